@@ -26,6 +26,7 @@ from stagejit.enabling import disable, enable, enabled
 from stagejit.errors import FallbackWarning, StagejitError
 from stagejit.importing import importing
 from stagejit.options import Options
+from stagejit.showing import drawn_by
 
 if TYPE_CHECKING:
     from stagejit.binding import Bound, bind
@@ -65,6 +66,15 @@ _HOMES = {
     "inline": "stagejit.trace.primitives",
     **dict.fromkeys(("Compiled", "Lowered", "Traced"), "stagejit.stages"),
 }
+
+
+def _drawn(shown: Any) -> str:
+    with importing:
+        from stagejit.inspect.pictures.views import html_of
+    return html_of(shown)
+
+
+drawn_by(_drawn)
 
 
 def __getattr__(name: str) -> Any:

@@ -51,6 +51,7 @@ from stagejit.locks import new_rlock
 from stagejit.options import Options
 from stagejit.rewrites import rewrite_graph
 from stagejit.rewrites.cloning import copied
+from stagejit.rewrites.driver import Watch
 from stagejit.rewrites.encodings import choose, encode_graph
 from stagejit.rewrites.normal_form import normalize, verify_normal_form
 from stagejit.rewrites.weights.evaluate import Made, evaluate_weights, packed
@@ -99,13 +100,14 @@ class Compilation:
     """One function on its way through the steps; a field exists once its step has run.
 
     left_to_xla: why no call of this function is ours; its plan then has no kernels. Empty for ours.
-    seconds: time of each step that has run, by name.
+    seconds: time of each step that has run, by name. watch: sees graphs after their rewrites.
     """
 
     request: Request
     left_to_xla: str = ""
     target: Target | Device = field(default_factory=Target.host)
     seconds: dict[str, float] = field(default_factory=dict)
+    watch: Watch | None = None
     graph: Graph = field(init=False)
     sources: tuple[Weight | Made, ...] = ()  # of the bound inputs of the graph
     measures: Mapping[str, Made] = field(default_factory=dict)  # of weights, to be shown
@@ -241,7 +243,7 @@ def _trace(c: Compilation) -> None:
 
 
 def _rewrite(c: Compilation) -> None:
-    c.decisions += rewrite_graph(c.graph, c.request.options, c.target)
+    c.decisions += rewrite_graph(c.graph, c.request.options, c.target, c.watch)
 
 
 def _evaluate(c: Compilation) -> None:
@@ -288,7 +290,7 @@ def _verify_assembled(c: Compilation) -> None:
 
 
 def _place(c: Compilation) -> None:
-    decisions, replaced = rewrite_dispatches(c.dispatches, c.request.options)
+    decisions, replaced = rewrite_dispatches(c.dispatches, c.request.options, watch=c.watch)
     log, relaid = lay_out(c.dispatches, c.request.options)
     decisions, replaced = [*decisions, *log.decisions], {**replaced, **relaid}
     c.regions = regions_of(c.dispatches, c.request.options)

@@ -9,18 +9,24 @@ what it would ask for, or why it would not.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import jax
 
 from stagejit.codegen.cuda.device import Device
+from stagejit.codegen.target import Target
 from stagejit.compat import has_static_shape, hide_frames
 from stagejit.errors import OptionsError
 from stagejit.graph.ir import Graph
+from stagejit.importing import importing
 from stagejit.inspect.explain import Explanation, explain
 from stagejit.pipeline import Compilation
 from stagejit.runtime.embedding import plan_request
 from stagejit.schedule.plan import Plan
+
+if TYPE_CHECKING:
+    from stagejit.inspect.pictures.picture import Picture
+    from stagejit.inspect.pictures.rewrites import Recorder
 
 hide_frames(__file__)
 
@@ -53,6 +59,45 @@ class _Shown:
         made = explain(compilation.schedule, compilation.kernels, compilation.target)
         return replace(made, decisions=(*made.decisions, *compilation.on_streams))
 
+    def picture(self, what: str = "dispatches") -> Picture:
+        """A drawing of a stage: "graph" (after all rewrites), "rewrites" (before and after each),
+        "dispatches" (with the ranges of the barriers between them), "memory" (slots
+        against time, and what the peak is made of) or "timeline" (threads of a CPU, streams of a
+        GPU, in seconds of the compiler's model).
+
+        Notebooks show it; `.save("x.html")` or `.save("x.svg")` writes a file, `.svg` is its text.
+        Raises OptionsError for other names, UnsupportedOpError where symbolic sizes have no memory.
+        """
+        with importing:
+            from stagejit.inspect.pictures import views
+        compilation = self.compilation
+        match what:
+            case "graph":
+                return views.of_graph(self.graph)
+            case "rewrites":
+                return views.of_rewrites(compilation.request.name, recorded(compilation))
+            case "dispatches":
+                return views.of_dispatches(self.plan)
+            case "memory" | "timeline" if self.plan.sizes:
+                compilation.run_until("codegen")  # its error says which sizes
+            case "memory":
+                return views.of_memory(self.plan)
+            case "timeline" if isinstance(compilation.target, Device):
+                made = compilation.run_until("host")
+                return views.of_streams(made.cuda, made.plan, made.kernels)
+            case "timeline" if isinstance(compilation.target, Target):
+                made = compilation.run_until("codegen")
+                return views.of_threads(made.schedule, made.kernels, compilation.target)
+        raise OptionsError(
+            f"there is no picture {what!r}", next_step=f"choose one of {', '.join(views.NAMES)}"
+        )
+
+    def _repr_html_(self) -> str:
+        """The dispatches, memory and graph, for notebooks."""
+        with importing:
+            from stagejit.inspect.pictures import views
+        return views.html_of_all(self.graph, self.plan)
+
     def _text(self, stage: str) -> str:
         texts = self.compilation.texts()
         if stage not in texts:
@@ -61,6 +106,26 @@ class _Shown:
                 next_step=f"choose one of {', '.join(texts)}, or a dialect of JAX's",
             )
         return texts[stage]()
+
+
+def recorded(compilation: Compilation) -> Recorder:
+    """The graphs of a compilation after each of its steps: it is done once more."""
+    from stagejit.inspect.pictures.rewrites import Recorder
+
+    recorder = Recorder()
+    made = Compilation(
+        compilation.request, compilation.left_to_xla, compilation.target, watch=recorder
+    )
+    for step in ("trace", "rewrite", "evaluate", "normalize", "encode"):
+        decided = len(made.decisions)
+        graph = made.run_until(step).graph
+        if step != "rewrite":  # its own steps were recorded
+            recorder(step, graph, made.decisions[decided:])
+    recorder("assemble", made.run_until("assemble").dispatches, ())
+    made.run_until("place")
+    decided = len(made.decisions)
+    recorder("resolve", made.run_until("resolve").resolved, made.decisions[decided:])
+    return recorder
 
 
 class Traced(_Shown, jax.stages.Traced):

@@ -32,6 +32,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "symbolic",
         "formulas",
         "users_line",
+        "showing",
     ),
     ("index",),
     ("types", "compat", "crossing"),

@@ -22,6 +22,7 @@ import networkx as nx
 
 from stagejit.graph.definition import OpDef, definition_of
 from stagejit.loc import UNKNOWN, Loc
+from stagejit.showing import html_of
 from stagejit.types import TensorType
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
@@ -241,6 +242,10 @@ class Graph:
     def __contains__(self, op: object) -> bool:
         """Whether an op is of this graph, and has not been erased."""
         return op in self._users
+
+    def _repr_html_(self) -> str:
+        """Its picture, for notebooks."""
+        return html_of(self)
 
     def __len__(self) -> int:
         ops = len(self._made) if self._linked is None else int(self._linked.number_of_nodes())

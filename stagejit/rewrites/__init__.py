@@ -47,7 +47,7 @@ from stagejit.rewrites.attention import fuse as attention
 from stagejit.rewrites.attention.fuse import fuse_attention
 from stagejit.rewrites.bordered import border_buffers
 from stagejit.rewrites.branches import simplify_branches, update_branches
-from stagejit.rewrites.driver import GraphStep, LocalStep, Log, Step, run_steps
+from stagejit.rewrites.driver import GraphStep, LocalStep, Log, Step, Watch, run_steps
 from stagejit.rewrites.insert_chains import elide_covered_fills
 from stagejit.rewrites.loops import reads_twice, simplify_loop, simplify_loops
 from stagejit.rewrites.prefixes import share_prefixes
@@ -124,13 +124,14 @@ STEPS: tuple[Step, ...] = (
 
 
 def rewrite_graph(
-    graph: Graph, options: Options, machine: Machine = SMALL_SERVER
+    graph: Graph, options: Options, machine: Machine = SMALL_SERVER, watch: Watch | None = None
 ) -> list[Decision]:
-    """Run all steps on `graph`, in place, after those of the bodies of its loops and branches."""
+    """Run all steps on `graph`, in place, after those of the bodies of its loops and branches.
+    watch: sees the graph after each step, not the bodies."""
     decisions = []
     for op in graph.ops():
         if op.definition.has_bodies:
             assume(graph, op)
             for body in bodies_of(op):
                 decisions += rewrite_graph(body, options, machine)
-    return [*decisions, *run_steps(graph, STEPS, options, machine)]
+    return [*decisions, *run_steps(graph, STEPS, options, machine, watch)]

@@ -98,6 +98,7 @@ class GraphStep:
 
 
 Step = LocalStep | GraphStep
+Watch = Callable[[str, Graph, Sequence[Decision]], None]  # a step, its graph, what it decided
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,9 +127,14 @@ def with_own(steps: Sequence[Step], options: Options) -> list[tuple[Step, OwnSte
 
 
 def run_steps(
-    graph: Graph, steps: Sequence[Step], options: Options, machine: Machine = SMALL_SERVER
+    graph: Graph,
+    steps: Sequence[Step],
+    options: Options,
+    machine: Machine = SMALL_SERVER,
+    watch: Watch | None = None,
 ) -> list[Decision]:
-    """Run the steps in order on `graph` and return their decisions.
+    """Run the steps in order on `graph` and return their decisions. watch: called after each step,
+    only to look.
 
     Under Options(verify=True) the verifier runs before the first and after each step; a fault is an
     InternalError that names the step, or the ExtensionError of whose step it is.
@@ -138,12 +144,15 @@ def run_steps(
         _verified(graph, "trace")
     graph.eliminate_dead()
     for step, own in with_own(steps, options):
+        decided = len(log.decisions)
         if own is None:
             step.run(log, options)
         else:
             with own.running("failed as it rewrote a graph"):
                 step.run(log, options)
         graph.eliminate_dead()
+        if watch is not None:
+            watch(step.name, graph, log.decisions[decided:])
         if options.verify:
             _verified(graph, step.name, own)
     return log.decisions

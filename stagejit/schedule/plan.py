@@ -8,7 +8,6 @@ depends on a target.
 
 from __future__ import annotations
 
-import html
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -24,6 +23,7 @@ from stagejit.schedule import hazards, reduction
 from stagejit.schedule.access import Access, Barrier, Buffer, BufferKind, Hazard, HostScalar, Parts
 from stagejit.schedule.binding import Binding, Carry, Counter
 from stagejit.schedule.memory.packing import FRAME_NBYTES
+from stagejit.showing import html_of
 from stagejit.symbolic import Symbol, symbols_in
 
 __all__ = [
@@ -301,21 +301,8 @@ class Plan:
         return self.as_text()
 
     def _repr_html_(self) -> str:
-        """A table of dispatches, for notebooks."""
-        head = "".join(
-            f"<th>{title}</th>"
-            for title in ("dispatch", "kind", "reads", "writes", "flops", "bytes", "line")
-        )
-        rows = "".join(f"<tr>{_cells(dispatch)}</tr>" for dispatch in self.dispatches)
-        summary = (
-            f"{len(self.dispatches)} dispatches, {len(self.copies)} copies, "
-            f"{len(self.fills)} fills, {len(self.packs)} packs, {len(self.barriers)} barriers, "
-            f"{self.transient_nbytes:,} transient bytes (peak {self.peak_nbytes:,})"
-        )
-        return (
-            f"<table><caption>{html.escape(self.name)}: {summary}</caption>"
-            f"<thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
-        )
+        """Its pictures and tables, for notebooks."""
+        return html_of(self)
 
 
 def _needed(
@@ -354,16 +341,3 @@ def _body_lines(dispatch: Dispatch, body: Body) -> list[str]:
         *body.plan._lines(),
         "}",
     ]
-
-
-def _cells(dispatch: Dispatch) -> str:
-    texts = (
-        dispatch.name,
-        dispatch.kind,
-        "\n".join(map(str, dispatch.reads)),
-        "\n".join(map(str, dispatch.writes)),
-        f"{dispatch.flops:,}",
-        f"{dispatch.nbytes:,}",
-        str(dispatch.loc) if dispatch.loc else "",
-    )
-    return "".join(f"<td style='white-space:pre'>{html.escape(text)}</td>" for text in texts)

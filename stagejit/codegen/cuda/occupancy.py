@@ -25,7 +25,7 @@ from stagejit.codegen.ir.grid.matrix_tiles import WARP
 _REGISTERS_A_UNIT, _SHARED_A_UNIT = 256, 1 << 10
 _LATENCY = 650e-9  # seconds until a sector comes from memory, seen on A100 and H100: 500 to 750
 _SCHEDULERS, _CYCLES = 4, 4  # of a multiprocessor; until the result of a multiply-add is there
-_LAUNCH = 2.5e-6  # until a kernel's blocks run, behind another kernel
+LAUNCH_SECONDS = 2.5e-6  # until a kernel's blocks run, behind another kernel
 
 
 @dataclass(frozen=True)
@@ -92,4 +92,4 @@ def modelled_seconds(device: Device, work: Work, held: Occupancy) -> float:
     ready = held.warps * work.independent / (_SCHEDULERS * _CYCLES)
     late = math.ceil(waves) / waves if waves > 1 else 1 / max(filled, 1e-9)
     arithmetic = work.flops / peak / min(ready, 1.0) * late
-    return max(arithmetic, work.nbytes / bandwidth) + _LAUNCH
+    return max(arithmetic, work.nbytes / bandwidth) + LAUNCH_SECONDS

@@ -30,7 +30,7 @@ from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.ops.control import bodies_of, carried_inputs
 from stagejit.graph.verifier import verify
 from stagejit.options import Options
-from stagejit.rewrites.driver import Log
+from stagejit.rewrites.driver import Log, Watch
 from stagejit.symbolic import Int
 
 Rewrite = Callable[[Log, Views], None]
@@ -52,15 +52,15 @@ class OwnDispatchStep(Extension):
     is_after: bool
 
 
-def _with_own(options: Options) -> Iterator[tuple[Rewrite, OwnDispatchStep | None]]:
-    """All steps that are enabled, in order."""
+def _with_own(options: Options) -> Iterator[tuple[str, Rewrite, OwnDispatchStep | None]]:
+    """All steps that are enabled, in order, by name."""
     own = options.parts_of(OwnDispatchStep)
     for name, step in STEPS:
         near = [each for each in own if each.anchor == name]
-        yield from ((each.function, each) for each in near if not each.is_after)
+        yield from ((each.name, each.function, each) for each in near if not each.is_after)
         if options.enabled(name):
-            yield step, None
-        yield from ((each.function, each) for each in near if each.is_after)
+            yield name, step, None
+        yield from ((each.name, each.function, each) for each in near if each.is_after)
 
 
 def rewrite_dispatches(
@@ -68,11 +68,13 @@ def rewrite_dispatches(
     options: Options | None = None,
     known: Mapping[Value, Int] | None = None,
     carried: Mapping[int, int] | None = None,
+    watch: Watch | None = None,
 ) -> tuple[list[Decision], dict[Op, Op]]:
     """Runs all steps on `graph`, in place, and on the bodies of its loops and branches. Also
     returns what was put in place of ops.
 
-    known, carried: see `Views`; the defaults are those of a graph that is no body.
+    known, carried: see `Views`; the defaults are those of a graph that is no body. watch: sees the
+    graph after each step, not the bodies.
     """
     options = options or Options()
     views = Views(graph, options, known_arguments(graph) if known is None else known, carried)
@@ -85,8 +87,8 @@ def rewrite_dispatches(
                 decisions, replaced = rewrite_dispatches(body, options, inside, pairs)
                 log.decisions += decisions
                 views.replaced |= replaced
-    for step, own in _with_own(options):
-        first_new = graph.next_id
+    for name, step, own in _with_own(options):
+        first_new, decided = graph.next_id, len(log.decisions)
         running: AbstractContextManager[None] = nullcontext()
         if own is not None:
             running = own.running("failed as it rewrote a graph of dispatches")
@@ -94,6 +96,8 @@ def rewrite_dispatches(
             step(log, views)
         if graph.next_id > first_new:
             graph.eliminate_dead()
+        if watch is not None:
+            watch(name, graph, log.decisions[decided:])
         if own is not None and options.verify:
             _verify(graph, options, carried, own)
     return log.decisions, views.replaced

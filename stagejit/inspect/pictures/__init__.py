@@ -1,0 +1,1 @@
+"""Pictures of a compilation: graphs, dispatches, memory, time."""

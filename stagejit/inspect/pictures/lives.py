@@ -1,0 +1,118 @@
+"""How long the buffers of a plan are in use, and how many bytes are at each position.
+
+Input: a plan. Output: `Life`s, and the sums. Invariant: a buffer is in use from the first dispatch
+that touches it to the last one, an argument from the start, a result to the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from stagejit.schedule.access import Buffer
+from stagejit.schedule.plan import Dispatch, Plan
+
+
+@dataclass(frozen=True)
+class Life:
+    """A buffer from position `first` to position `last` of a plan. writer: the position that writes
+    it first, if any does."""
+
+    buffer: Buffer
+    first: int
+    last: int
+    writer: int | None
+
+    @property
+    def in_arena(self) -> bool:
+        return self.buffer.slot is not None and not self.buffer.host
+
+
+@dataclass(frozen=True)
+class Peak:
+    """position: where most bytes of transients are in use. lives: those of them that are."""
+
+    position: int
+    nbytes: int
+    lives: tuple[Life, ...]
+
+
+def touched(dispatch: Dispatch) -> Iterator[tuple[str, bool]]:
+    """Buffers with whether they are written; a workspace is."""
+    for access in dispatch.reads:
+        yield access.buffer, False
+    for access in dispatch.writes:
+        yield access.buffer, True
+    for body in dispatch.bodies:
+        if body.workspace:
+            yield body.workspace, True
+
+
+def lives_of(plan: Plan) -> list[Life]:
+    """Of all buffers, in the order of their first use; those that nobody touches are in use all
+    the time."""
+    first: dict[str, int] = {}
+    last: dict[str, int] = {}
+    writer: dict[str, int] = {}
+    for at, dispatch in enumerate(plan.dispatches):
+        for name, writes in touched(dispatch):
+            first.setdefault(name, at)
+            last[name] = at
+            if writes:
+                writer.setdefault(name, at)
+    end = max(len(plan.dispatches) - 1, 0)
+    lives = [
+        Life(
+            buffer,
+            first.get(buffer.name, 0) if buffer.kind in ("transient", "result") else 0,
+            last.get(buffer.name, end) if buffer.kind == "transient" else _until(buffer, last, end),
+            writer.get(buffer.name),
+        )
+        for buffer in plan.buffers
+    ]
+    return sorted(lives, key=lambda life: (life.first, life.last))
+
+
+def _until(buffer: Buffer, last: Mapping[str, int], end: int) -> int:
+    """An argument whose memory a result takes is in use to the end."""
+    if buffer.kind == "result" or buffer.result is not None:
+        return end
+    return last.get(buffer.name, 0)
+
+
+def live_nbytes(lives: Sequence[Life], positions: int) -> list[int]:
+    """At each position."""
+    changes = [0] * (positions + 1)
+    for life in lives:
+        changes[life.first] += life.buffer.nbytes
+        changes[life.last + 1] -= life.buffer.nbytes
+    found, now = [], 0
+    for change in changes[:positions]:
+        now += change
+        found.append(now)
+    return found
+
+
+def owned(lives: Sequence[Life]) -> list[Life]:
+    """Transients with memory of a call's own: not in a result, and of those that are written over
+    each other only as long as the first one is there."""
+    over = {life.buffer.over: life for life in lives if life.buffer.over}
+    found = []
+    for life in lives:
+        if life.buffer.kind != "transient" or life.buffer.host:
+            continue
+        after = over.get(life.buffer.name)
+        last = life.last - 1 if after is not None and after.first == life.last else life.last
+        if last >= life.first:
+            found.append(Life(life.buffer, life.first, last, life.writer))
+    return found
+
+
+def peak_of(plan: Plan, lives: Sequence[Life]) -> Peak:
+    """The first position with most bytes."""
+    mine = owned(lives)
+    nbytes = live_nbytes(mine, max(len(plan.dispatches), 1))
+    at = max(range(len(nbytes)), key=lambda position: (nbytes[position], -position))
+    there = [life for life in mine if life.first <= at <= life.last]
+    there.sort(key=lambda life: -life.buffer.nbytes)
+    return Peak(at, nbytes[at], tuple(there))

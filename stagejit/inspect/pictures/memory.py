@@ -1,0 +1,260 @@
+"""The map of memory over the schedule: slots against time, and what the peak is made of.
+
+Input: a plan. Output: panels: of the plan, and of the bodies that have transients. Invariant: every
+buffer is in the table, transients with memory of a call's own are drawn at their offsets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from stagejit.inspect.page import Markup, joined, table
+from stagejit.inspect.pictures import svg
+from stagejit.inspect.pictures.axis import HEIGHT, LEFT, Axis
+from stagejit.inspect.pictures.dispatches import body_title
+from stagejit.inspect.pictures.lives import Life, Peak, live_nbytes, lives_of, owned, peak_of
+from stagejit.inspect.pictures.picture import Panel
+from stagejit.inspect.pictures.words import key_of, line_of, short, with_unit
+from stagejit.loc import UNKNOWN, Loc
+from stagejit.schedule.plan import Plan
+
+_ARENA, _CURVE, _LANE = 340.0, 90.0, 18.0  # heights
+_MOST_LANES = 24  # of arguments and results
+_COLORS = {
+    "argument": "green",
+    "weight": "teal",
+    "constant": "gray",
+    "result": "violet",
+    "transient": "blue",
+    "workspace": "orange",
+}
+
+
+def panels(plan: Plan) -> Iterator[Panel]:
+    """The memory of a function, then of each loop and branch."""
+    yield from _panels(plan, plan.name)
+
+
+def _panels(plan: Plan, title: str) -> Iterator[Panel]:
+    lives = lives_of(plan)
+    peak = peak_of(plan, lives)
+    sums = [
+        f"{kind}s {with_unit(sum(sizes), 'B')}"
+        for kind in ("argument", "weight", "constant", "result")
+        if (sizes := [b.nbytes for b in plan.buffers if b.kind == kind])
+    ]
+    note = f"peak of transients {with_unit(peak.nbytes, 'B')}"
+    if plan.dispatches and peak.nbytes:
+        note += f" at @{plan.dispatches[peak.position].name}"
+    note += f", packed {with_unit(plan.arena_nbytes, 'B')}; {', '.join(sums)}"
+    drawing = _Map(plan, lives, peak).drawing()
+    yield Panel(f"memory of {title}", drawing, note, _key(lives, _workspaces(plan)))
+    if peak.lives:
+        yield Panel(f"the peak of {title}", None, _where(plan, peak), _of_peak(plan, peak))
+    yield Panel(f"buffers of {title}", None, "all of them", _buffers(plan, lives), is_open=False)
+    for dispatch in plan.dispatches:
+        for number, body in enumerate(dispatch.bodies):
+            if any(buffer.kind == "transient" for buffer in body.plan.buffers):
+                yield from _panels(body.plan, body_title(dispatch, number, body))
+
+
+def _kind(life: Life, workspaces: frozenset[str]) -> str:
+    return "workspace" if life.buffer.name in workspaces else life.buffer.kind
+
+
+def _workspaces(plan: Plan) -> frozenset[str]:
+    return frozenset(b.workspace for d in plan.dispatches for b in d.bodies if b.workspace)
+
+
+class _Map:
+    """One drawing: how much is in use, the arena, arguments and results."""
+
+    def __init__(self, plan: Plan, lives: Sequence[Life], peak: Peak) -> None:
+        self.plan, self.lives, self.peak = plan, lives, peak
+        self.axis, self.workspaces = Axis.of(plan), _workspaces(plan)
+        self.over = {life.buffer.over for life in lives if life.buffer.over}
+
+    def drawing(self) -> svg.Drawing:
+        parts: list[Markup] = []
+        y = 24.0
+        if self.peak.nbytes:
+            parts += self._curve(y)
+            y += _CURVE + 26
+        if self.plan.arena_nbytes:
+            parts += self._arena(y)
+            y += _ARENA + 26
+        y, lanes = self._lanes(y)
+        parts += lanes
+        if self.peak.nbytes:  # behind the rest
+            x = self.axis.x(self.peak.position + 0.5)
+            parts.insert(0, svg.line(x, 24, x, y, "sj-peak sj-dashed"))
+        parts += self.axis.markup(y)
+        return svg.Drawing(self.axis.right + 60, y + HEIGHT + 6, joined(parts))
+
+    def _curve(self, y: float) -> Iterator[Markup]:
+        """Bytes of transients in use."""
+        nbytes = live_nbytes(owned(self.lives), len(self.plan.dispatches))
+        most, base = self.peak.nbytes, y + _CURVE
+        points = [f"M{svg.number(LEFT)} {svg.number(base)}"]
+        for at, value in enumerate(nbytes):
+            height = svg.number(base - _CURVE * value / most)
+            points.append(f"V{height}H{svg.number(self.axis.x(at + 1))}")
+        points.append(f"V{svg.number(base)}Z")
+        yield svg.path("".join(points), "sj-area")
+        yield svg.text(LEFT - 6, y + 10, with_unit(most, "B"), "sj-bad", "end")
+        yield svg.text(LEFT - 6, base, "0", "sj-soft", "end")
+        title = "transients in use"
+        words = f"peak {with_unit(most, 'B')} at @{self.plan.dispatches[self.peak.position].name}"
+        yield svg.text(LEFT, y - 8, title, "sj-strong")
+        yield svg.text(LEFT + svg.width_of(title) + 14, y - 8, words, "sj-bad sj-strong")
+        yield svg.line(LEFT, y, self.axis.right, y, "sj-rule sj-dashed")
+        yield svg.line(LEFT, base, self.axis.right, base, "sj-rule")
+
+    def _arena(self, y: float) -> Iterator[Markup]:
+        size = self.plan.arena_nbytes
+        yield svg.text(LEFT, y - 8, "the arena: slots of transients", "sj-strong")
+        for step in range(5):
+            place = y + _ARENA * (1 - step / 4)
+            yield svg.line(LEFT, place, self.axis.right, place, "sj-rule")
+            offset = with_unit(size * step / 4, "B")
+            yield svg.text(LEFT - 6, place + 4, offset, "sj-soft", "end")
+        for life in self.lives:
+            if life.in_arena and life.buffer.nbytes:
+                assert life.buffer.slot is not None
+                height = _ARENA * life.buffer.nbytes / size
+                top = y + _ARENA * (1 - life.buffer.slot / size) - height
+                yield self._bar(life, top, height)
+
+    def _lanes(self, y: float) -> tuple[float, list[Markup]]:
+        """Arguments, results and what passes between runs: a lane each, the largest ones."""
+        own = [life for life in self.lives if not life.in_arena and not life.buffer.host]
+        shown = sorted(own, key=lambda life: -life.buffer.nbytes)[:_MOST_LANES]
+        parts = []
+        if shown:
+            more = f", the largest {len(shown)} of {len(own)}" if len(shown) < len(own) else ""
+            parts.append(svg.text(LEFT, y - 8, f"arguments and results{more}", "sj-strong"))
+        guests: dict[str, list[Life]] = {}
+        for life in self.lives:
+            if life.buffer.host:
+                guests.setdefault(life.buffer.host, []).append(life)
+        for life in (life for life in own if life in shown):
+            parts.append(svg.text(LEFT - 6, y + 12, self._lane_name(life), "sj-soft", "end"))
+            parts.append(self._bar(life, y + 1, _LANE - 3))
+            for guest in guests.get(life.buffer.name, ()):
+                parts.append(self._bar(guest, y + 1, _LANE - 3))
+            y += _LANE
+        return y + 6, parts
+
+    def _lane_name(self, life: Life) -> str:
+        return svg.fitting(life.buffer.name, LEFT - 10)
+
+    def _bar(self, life: Life, top: float, height: float) -> Markup:
+        """One buffer. Where one is written over another one both take half of the column."""
+        first = life.first + (0.5 if life.buffer.over else 0.0)
+        last = life.last + (0.5 if life.buffer.name in self.over else 1.0)
+        x, width = self.axis.x(first), max((last - first) * self.axis.column, 1.5)
+        kind = _kind(life, self.workspaces)
+        form = "sj-shape sj-tinted" if height > 4 else "sj-shape sj-thin"
+        parts = [
+            svg.tip(*self._told(life)),
+            svg.box(x, top, width, max(height, 1.0), f"{form} sj-{_COLORS[kind]}", 2),
+        ]
+        words = f"{life.buffer.name}  {with_unit(life.buffer.nbytes, 'B')}"
+        if height >= 12:
+            name = svg.fitting(
+                words if svg.width_of(words) < width else life.buffer.name, width - 4
+            )
+            if len(name) > 1:
+                parts.append(svg.text(x + 4, top + height / 2 + 4, name))
+        return svg.thing(*parts)
+
+    def _told(self, life: Life) -> list[str]:
+        names = [f"@{dispatch.name}" for dispatch in self.plan.dispatches] or ["nothing"]
+        used = f"in use from {names[life.first]} to {names[life.last]}"
+        return [
+            str(life.buffer),
+            f"{life.buffer.nbytes:,} bytes, {used}",
+            line_of(_loc(self.plan, life)),
+        ]
+
+
+def _key(lives: Sequence[Life], workspaces: frozenset[str]) -> Markup:
+    kinds = dict.fromkeys(life.buffer.kind for life in lives)
+    colors: list[tuple[str, str]] = [(kind, _COLORS[kind]) for kind in kinds]
+    if workspaces:
+        colors.append(("memory that a loop or a branch uses inside", _COLORS["workspace"]))
+    return key_of(colors)
+
+
+def _loc(plan: Plan, life: Life) -> Loc:
+    """The line that writes it."""
+    return UNKNOWN if life.writer is None else plan.dispatches[life.writer].loc
+
+
+def _writer(plan: Plan, life: Life) -> str:
+    return "" if life.writer is None else f"@{plan.dispatches[life.writer].name}"
+
+
+def _where(plan: Plan, peak: Peak) -> str:
+    packed = plan.arena_nbytes
+    at = f"{peak.nbytes:,} bytes while @{plan.dispatches[peak.position].name} runs"
+    if packed > peak.nbytes:
+        at += f"; {packed - peak.nbytes:,} of the arena's {packed:,} are free then"
+    return at
+
+
+def _of_peak(plan: Plan, peak: Peak) -> Markup:
+    """What it is made of, by line and by buffer."""
+    by_line: dict[str, list[Life]] = {}
+    for life in peak.lives:
+        by_line.setdefault(line_of(_loc(plan, life)) or "unknown", []).append(life)
+    sums = sorted(
+        ((sum(life.buffer.nbytes for life in own), line, own) for line, own in by_line.items()),
+        key=lambda entry: -entry[0],
+    )
+    lines = table(
+        ("bytes", "of the peak", "written by the line", "buffers"),
+        (
+            (f"{n:,}", _share(n, peak), line, ", ".join(life.buffer.name for life in own))
+            for n, line, own in sums
+        ),
+        numbers={0, 1},
+    )
+    buffers = table(
+        ("bytes", "of the peak", "buffer", "written by", "until", "line"),
+        (
+            (
+                f"{life.buffer.nbytes:,}",
+                _share(life.buffer.nbytes, peak),
+                str(life.buffer).removeprefix("buffer "),
+                _writer(plan, life),
+                f"@{plan.dispatches[life.last].name}",
+                short(_loc(plan, life)),
+            )
+            for life in peak.lives
+        ),
+        numbers={0, 1},
+    )
+    return joined([lines, buffers])
+
+
+def _share(nbytes: int, peak: Peak) -> str:
+    return f"{100 * nbytes / peak.nbytes:.1f}%"
+
+
+def _buffers(plan: Plan, lives: Sequence[Life]) -> Markup:
+    names = [f"@{dispatch.name}" for dispatch in plan.dispatches] or [""]
+    return table(
+        ("buffer", "bytes", "first used by", "last used by", "line"),
+        (
+            (
+                str(life.buffer).removeprefix("buffer "),
+                f"{life.buffer.nbytes:,}",
+                names[life.first],
+                names[life.last],
+                short(_loc(plan, life)),
+            )
+            for life in lives
+        ),
+        numbers={1},
+    )

@@ -1,0 +1,116 @@
+"""Repeated layers: parts of a sequence that are alike, one after the other.
+
+Input: a label of each thing, where equal ones look the same; in an order in which everything comes
+after what it needs. Output: `Part`s, which make up the sequence. Invariant: every position is in
+one column of one part, and all positions of a column have equal labels.
+
+A label that comes again and again is an anchor: it cuts the sequence into copies, of which those
+are taken together that have most of their labels in common. Layers of a network need not be
+compiled alike: what their neighbours need decides what is fused. So a part has a column for
+whatever is in some of its copies. Of all anchors the one is taken that leaves away most; what is
+before and after is looked at again.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+_ALIKE = 0.7  # of the labels of two neighbours have to be the same
+_MOST_ANCHORS = 48  # that are tried in a stretch
+
+
+@dataclass(frozen=True)
+class Part:
+    """Positions from `starts[0]` up to `stop`, of which each copy begins at one of `starts`.
+
+    columns: positions of which one may stand for the others, in the order of a copy.
+    """
+
+    starts: tuple[int, ...]
+    stop: int
+    columns: tuple[tuple[int, ...], ...]
+
+    @property
+    def copies(self) -> int:
+        return len(self.starts)
+
+    @property
+    def saved(self) -> int:
+        return self.stop - self.starts[0] - len(self.columns)
+
+
+def single(start: int, stop: int) -> Part:
+    """What does not repeat."""
+    return Part((start,), stop, tuple((at,) for at in range(start, stop)))
+
+
+def parts_of(labels: Sequence[Hashable]) -> list[Part]:
+    """The sequence as repeated parts, and parts in between, which have one copy."""
+    made: list[Part] = []
+    todo = [(0, len(labels))]
+    while todo:
+        start, stop = todo.pop()
+        best = max(_candidates(labels, start, stop), key=lambda part: part.saved, default=None)
+        if best is None:
+            if start < stop:
+                made.append(single(start, stop))
+            continue
+        made.append(best)
+        todo += [(start, best.starts[0]), (best.stop, stop)]
+    return sorted(made, key=lambda part: part.starts[0])
+
+
+def _candidates(labels: Sequence[Hashable], start: int, stop: int) -> Iterator[Part]:
+    """Parts within a stretch. The earlier anchor comes first, so that of equal ones it is taken."""
+    places: dict[Hashable, list[int]] = defaultdict(list)
+    for at in range(start, stop):
+        places[labels[at]].append(at)
+    anchors = [found for found in places.values() if len(found) > 1][:_MOST_ANCHORS]
+    for anchor in anchors:
+        yield from _parts_at(labels, anchor, stop)
+
+
+def _parts_at(labels: Sequence[Hashable], anchor: Sequence[int], stop: int) -> Iterator[Part]:
+    """Neighbours that are alike, of the copies between an anchor and the next one."""
+    starts: list[int] = []
+    for first, second in zip(anchor, [*anchor[1:], None], strict=True):
+        if starts:
+            length = first - starts[-1]
+            end = second if second is not None else min(first + length, stop)
+            end = min(end, first + length + length // 2)  # the last copy of some ends somewhere
+            if _alike(labels[starts[-1] : first], labels[first:end]):
+                starts.append(first)
+                continue
+            yield from _part(labels, starts, stop)
+        starts = [first]
+    yield from _part(labels, starts, stop)
+
+
+def _alike(one: Sequence[Hashable], other: Sequence[Hashable]) -> bool:
+    common = (Counter(one) & Counter(other)).total()
+    return common >= _ALIKE * max(len(one), len(other))
+
+
+def _part(labels: Sequence[Hashable], starts: Sequence[int], stop: int) -> Iterator[Part]:
+    """That of these copies, if it is worth a frame: two small things of a kind are sooner seen."""
+    if len(starts) < 2:
+        return
+    length = starts[-1] - starts[-2]
+    end = min(starts[-1] + length, stop)
+    bounds = [*starts, end]
+    columns: dict[tuple[Hashable, int], list[int]] = {}
+    places: dict[tuple[Hashable, int], float] = {}
+    for first, last in pairwise(bounds):
+        seen: Counter[Hashable] = Counter()
+        for at in range(first, last):
+            key = labels[at], seen[labels[at]]
+            seen[labels[at]] += 1
+            columns.setdefault(key, []).append(at)
+            places[key] = places.get(key, 0.0) + (at - first) / (last - first)
+    ordered = sorted(columns, key=lambda key: places[key] / len(columns[key]))
+    part = Part(tuple(starts), end, tuple(tuple(columns[key]) for key in ordered))
+    if part.copies > 2 or length > 3:
+        yield part

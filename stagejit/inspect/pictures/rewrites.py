@@ -1,0 +1,161 @@
+"""Graphs before and after each rewrite, with what it removed, added and changed.
+
+Input: graphs as they are after each step, through `Recorder.__call__`, and what the steps decided.
+Output: a panel for each step that changed something. Invariant: an op is the same before and after
+if it has the same number in the same graph; a step that made a new graph is told, and not compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+
+from stagejit.decisions import Decision
+from stagejit.graph.ir import Graph, Value
+from stagejit.inspect.page import Markup, joined, table
+from stagejit.inspect.pictures import svg
+from stagejit.inspect.pictures.graphs import Nodes
+from stagejit.inspect.pictures.nodes import Drawn, Edge, Node, draw
+from stagejit.inspect.pictures.picture import Panel
+from stagejit.inspect.pictures.words import line_of
+
+_MOST = 60  # ops of a drawing
+_MOST_WHOLE = 24  # of a graph that is drawn as a whole, with what did not change
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A graph after a step. nodes: by name, in order; ends: edges between them."""
+
+    step: str
+    graph: int  # the same number for the same graph
+    nodes: Mapping[str, Node]
+    ends: tuple[tuple[str, str], ...]
+    decisions: tuple[Decision, ...]
+
+
+@dataclass
+class Recorder:
+    """Called after each step of a compilation: see `stagejit.rewrites.driver.Watch`."""
+
+    snapshots: list[Snapshot] = field(default_factory=list)
+    _graphs: list[Graph] = field(default_factory=list)  # kept, so that no other one is taken for it
+    _nodes: Nodes = field(default_factory=Nodes)
+
+    def __call__(self, step: str, graph: Graph, decisions: Sequence[Decision]) -> None:
+        if not any(graph is known for known in self._graphs):
+            self._graphs.append(graph)
+        number = next(at for at, known in enumerate(self._graphs) if known is graph)
+        nodes, edges = self._nodes.of(graph, _names(graph))
+        ends = tuple((nodes[edge.source].name, nodes[edge.target].name) for edge in edges)
+        by_name = {node.name: node for node in nodes}
+        self.snapshots.append(Snapshot(step, number, by_name, ends, tuple(decisions)))
+
+    def panels(self) -> Iterator[Panel]:
+        """Each step that changed the graph; what the others were is said at the end."""
+        idle: list[str] = []
+        for before, after in pairwise(self.snapshots):
+            if before.graph != after.graph:
+                yield _new(after)
+            elif before.nodes == after.nodes:
+                idle.append(after.step)
+            else:
+                yield _changed(before, after)
+        if idle:
+            yield Panel("steps that changed nothing", None, ", ".join(idle), is_open=False)
+
+
+def _names(graph: Graph) -> dict[Value, str]:
+    """Those that stay when others go: kinds with numbers, as decisions write them."""
+    named = dict(zip(graph.inputs, graph.input_names, strict=True))
+    names = {value: f"%{name}" for value, name in named.items()}
+    for op in graph.ops():
+        for result in op.results:
+            names[result] = f"%{op}" + (f"#{result.index}" if len(op.results) > 1 else "")
+    return names
+
+
+def _new(after: Snapshot) -> Panel:
+    drawn = draw(list(after.nodes.values()), _edges(after, after.nodes))
+    note = f"a new graph of {len(after.nodes)} nodes" + (f"; {drawn.note}" if drawn.note else "")
+    return Panel(f"after {after.step}", drawn.drawing, note, _decided(after.decisions))
+
+
+def _changed(before: Snapshot, after: Snapshot) -> Panel:
+    removed = before.nodes.keys() - after.nodes.keys()
+    added = after.nodes.keys() - before.nodes.keys()
+    both = before.nodes.keys() & after.nodes.keys()
+    changed = {name for name in both if before.nodes[name].tip != after.nodes[name].tip}
+    touched = removed | added | changed
+    sides, notes = [], []
+    for title, snapshot, marks in (
+        ("before", before, {"sj-removed": removed, "sj-changed": changed}),
+        ("after", after, {"sj-added": added, "sj-changed": changed}),
+    ):
+        drawn = _side(snapshot, touched, marks)
+        sides.append((title, drawn.drawing))
+        notes.append(drawn.note)
+    counts = [
+        f"{len(names)} {word}"
+        for word, names in (("removed", removed), ("added", added), ("changed", changed))
+        if names
+    ]
+    applied = sum(decision.applied for decision in after.decisions)
+    note = (
+        f"{', '.join(counts)} by {applied} rewrites; {len(before.nodes)} to {len(after.nodes)} ops"
+    )
+    more = [f"{title}: {told}" for (title, _), told in zip(sides, notes, strict=True) if told]
+    if len(before.nodes) > _MOST_WHOLE:
+        more.append("what is far from a change is left out")
+    whole = f"{note}; {'; '.join(more)}" if more else note
+    return Panel(after.step, svg.beside(sides), whole, _decided(after.decisions))
+
+
+def _side(snapshot: Snapshot, touched: set[str], marks: Mapping[str, Iterable[str]]) -> Drawn:
+    """What a step touched, marked, with its neighbours; a small graph as a whole."""
+    wanted = set(snapshot.nodes)
+    if len(wanted) > _MOST_WHOLE:
+        wanted &= touched
+        near = {end for ends in snapshot.ends if not wanted.isdisjoint(ends) for end in ends}
+        if len(near) <= _MOST:
+            wanted = near
+    marked = {name: mark for mark, names in marks.items() for name in names}
+    shown = {
+        name: replace(node, mark=marked.get(name, ""), label=(node.label, marked.get(name)))
+        for name, node in snapshot.nodes.items()
+        if name in wanted
+    }
+    return draw(list(shown.values()), _edges(snapshot, shown))
+
+
+def _edges(snapshot: Snapshot, shown: Mapping[str, Node]) -> list[Edge]:
+    number = {name: at for at, name in enumerate(shown)}
+    return [
+        Edge(number[source], number[target])
+        for source, target in snapshot.ends
+        if source in number and target in number
+    ]
+
+
+def _decided(decisions: Sequence[Decision]) -> Markup:
+    """Each decision once, with how often it was taken."""
+    counts: dict[Decision, int] = {}
+    for decision in decisions:
+        counts[decision] = counts.get(decision, 0) + 1
+    if not counts:
+        return Markup("")
+    rows = (
+        ("applied" if d.applied else "declined", d.rewrite, d.op, d.reason, line_of(d.loc), count)
+        for d, count in sorted(counts.items(), key=lambda entry: not entry[0].applied)
+    )
+    head = ("", "rewrite", "op", "reason", "line", "times")
+    return joined([_KEY, table(head, rows, numbers={5})])
+
+
+_KEY = Markup(
+    '<div class="sj-note">'
+    '<span class="sj-bad">dashed red: removed</span>, '
+    '<span class="sj-good">green: added</span>, '
+    '<span class="sj-warn">amber: changed</span></div>'
+)

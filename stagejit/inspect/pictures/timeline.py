@@ -1,0 +1,88 @@
+"""Panels of the timeline: threads of a CPU, streams of a GPU.
+
+Input: what `threads.py` or `streams.py` made. Output: panels. Invariant: every wave, or dispatch on
+a stream, is in a table with what it waits for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from stagejit.codegen.generate import Generated
+from stagejit.dispatch.regions import Region
+from stagejit.inspect.page import table
+from stagejit.inspect.pictures import streams as gpu
+from stagejit.inspect.pictures import threads as cpu
+from stagejit.inspect.pictures.dispatches import body_title
+from stagejit.inspect.pictures.gantt import Gantt
+from stagejit.inspect.pictures.picture import Panel
+from stagejit.inspect.pictures.words import color_of, key_of, time_text
+from stagejit.runtime.cuda.programs.program import CudaProgram
+from stagejit.schedule.plan import Plan
+
+_FEW = 30  # bars whose text fits a drawing of the usual width
+
+
+def panels_of_threads(made: cpu.Waves, title: str) -> Iterator[Panel]:
+    """Of a function, then of its loops and branches."""
+    plan, gantt = made.schedule.plan, made.gantt()
+    waves = len(made.rows)
+    note = f"{len(plan.dispatches)} dispatches in {waves} waves, {time_text(made.now)} by the model"
+    rows = (
+        (
+            row.number,
+            ", ".join(row.dispatches),
+            row.shared,
+            time_text(row.seconds),
+            "; ".join(row.waits),
+        )
+        for row in made.rows
+    )
+    head = ("wave", "dispatches", "threads", "modelled", "waits for")
+    yield from _panels(gantt, plan, title, note)
+    yield Panel(
+        f"waves of {title}",
+        None,
+        "and what each waits for",
+        table(head, rows, numbers={0, 3}),
+        is_open=False,
+    )
+    for step, number, inner in cpu.inner_of(made):
+        body = step.dispatch.bodies[number]
+        yield from panels_of_threads(inner, body_title(step.dispatch, number, body))
+
+
+def panels_of_streams(
+    program: CudaProgram, plan: Plan, kernels: Mapping[Region, Generated], title: str
+) -> Iterator[Panel]:
+    """Of a function, then of its loops and branches."""
+    seconds = {
+        each.symbol: each.kernel.seconds / max(len(each.kernel.passes), 1)
+        for each in kernels.values()
+    }
+    head = ("dispatch", "stream", "launches", "modelled", "waits for")
+    for where, made in gpu.levels(program, plan, seconds):
+        gantt = made.gantt()
+        name = title
+        if where is not None:
+            dispatch, number = where
+            name = body_title(dispatch, number, dispatch.bodies[number])
+        note = (
+            f"{len(made.rows)} dispatches on {len(gantt.lanes)} streams, {len(made.links)} waits, "
+            f"{time_text(gantt.end)} by the model"
+        )
+        rows = (
+            (f"@{r.name}", r.stream, r.launches, time_text(r.seconds), "; ".join(r.waits))
+            for r in made.rows
+        )
+        yield from _panels(gantt, made.plan, name, note)
+        details = table(head, rows, numbers={1, 2, 3})
+        yield Panel(f"streams of {name}", None, "and what each waits for", details, is_open=False)
+
+
+def _panels(gantt: Gantt, plan: Plan, title: str, note: str) -> Iterator[Panel]:
+    key = key_of(dict.fromkeys((d.kind, color_of(d.kind)) for d in plan.dispatches))
+    yield Panel(f"timeline of {title}", gantt.drawing(), note, key)
+    if len(gantt.bars) > _FEW:
+        closer = gantt.drawing(gantt.close_width)
+        yield Panel(f"timeline of {title}, closer", closer, "to be scrolled", is_open=False)

@@ -1,0 +1,96 @@
+"""All pictures, by name, and what notebooks show of graphs, plans and lowered functions.
+
+Input: graphs, plans, schedules with their kernels. Output: `Picture`s, and HTML. Invariant: each
+picture is made from what the compiler made, and from nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import chain
+
+from stagejit.codegen.generate import Generated
+from stagejit.codegen.target import Target
+from stagejit.dispatch.regions import Region
+from stagejit.graph.ir import Graph
+from stagejit.inspect import page
+from stagejit.inspect.page import Markup, Section
+from stagejit.inspect.pictures import dispatches, graphs, memory, svg, timeline
+from stagejit.inspect.pictures.picture import Picture
+from stagejit.inspect.pictures.rewrites import Recorder
+from stagejit.inspect.pictures.threads import Waves
+from stagejit.inspect.pictures.words import grouped
+from stagejit.runtime.cuda.programs.program import CudaProgram
+from stagejit.schedule.plan import Plan
+from stagejit.schedule.schedule import Schedule
+
+NAMES = ("graph", "rewrites", "dispatches", "memory", "timeline")
+
+
+def of_graph(graph: Graph) -> Picture:
+    """The ops of a graph, and of the graphs inside."""
+    return Picture("graph", graph.name, "graph of ops", tuple(graphs.panels(graph)))
+
+
+def of_rewrites(name: str, recorder: Recorder) -> Picture:
+    """What each step changed."""
+    return Picture("rewrites", name, "before and after each rewrite", tuple(recorder.panels()))
+
+
+def of_dispatches(plan: Plan) -> Picture:
+    """What waits for what."""
+    return Picture("dispatches", plan.name, summary(plan), tuple(dispatches.panels(plan)))
+
+
+def of_memory(plan: Plan) -> Picture:
+    """Where buffers lie, and when. Raises Undecided for symbolic sizes."""
+    return Picture("memory", plan.name, summary(plan), tuple(memory.panels(plan)))
+
+
+def of_threads(schedule: Schedule, kernels: Mapping[Region, Generated], target: Target) -> Picture:
+    """Waves on the threads of a CPU."""
+    made = Waves(schedule, schedule.waves, kernels, target).run()
+    panels = tuple(timeline.panels_of_threads(made, schedule.plan.name))
+    return Picture("timeline", schedule.plan.name, summary(schedule.plan), panels)
+
+
+def of_streams(program: CudaProgram, plan: Plan, kernels: Mapping[Region, Generated]) -> Picture:
+    """Dispatches on the streams of a GPU."""
+    panels = tuple(timeline.panels_of_streams(program, plan, kernels, plan.name))
+    return Picture("timeline", plan.name, summary(plan), panels)
+
+
+def summary(plan: Plan) -> str:
+    """A plan in numbers."""
+    return (
+        f"{len(plan.dispatches)} dispatches, {len(plan.copies)} copies, {len(plan.fills)} fills, "
+        f"{len(plan.packs)} packs, {len(plan.barriers)} barriers, "
+        f"{grouped(plan.transient_nbytes)} transient bytes (peak {grouped(plan.peak_nbytes)})"
+    )
+
+
+def html_of(shown: Graph | Plan) -> str:
+    """What a notebook shows of it."""
+    if isinstance(shown, Graph):
+        return of_graph(shown)._repr_html_()
+    return page.fragment(shown.name, _plan_sections(shown), note=summary(shown))
+
+
+def html_of_all(graph: Graph, plan: Plan) -> str:
+    """What a notebook shows of a lowered function."""
+    sections: Iterator[Section | Markup] = chain(
+        _plan_sections(plan), (_closed(section) for section in of_graph(graph).sections())
+    )
+    return page.fragment(plan.name, sections, note=summary(plan))
+
+
+def _plan_sections(plan: Plan) -> Iterator[Section | Markup]:
+    """Memory is drawn where sizes are numbers."""
+    yield svg.style()
+    yield from of_dispatches(plan).sections()
+    if not plan.sizes:
+        yield from (_closed(section) for section in of_memory(plan).sections())
+
+
+def _closed(section: Section) -> Section:
+    return Section(section.title, section.body, section.note, is_open=False)

@@ -1,0 +1,93 @@
+"""What pictures call things, and in which colours: kinds of dispatches and of ops, sizes, lines.
+
+Input: names and numbers. Output: short texts, names of colours. Invariant: one kind has one colour
+in all pictures.
+"""
+
+from __future__ import annotations
+
+import linecache
+import os
+from collections.abc import Iterable
+
+from stagejit.inspect.page import Markup, element, joined
+from stagejit.inspect.pictures import svg
+from stagejit.loc import Loc
+
+_COLORS = {
+    "contract": "blue",
+    "conv": "blue",
+    "attention": "blue",
+    "reduce": "violet",
+    "window": "violet",
+    "cumulative": "violet",
+    "sort": "violet",
+    "map": "green",
+    "copy": "orange",
+    "fill": "orange",
+    "gather": "orange",
+    "scatter": "orange",
+    "insert_slice": "orange",
+    "extract_slice": "orange",
+    "loop": "teal",
+    "branch": "teal",
+    "call": "pink",
+    "delegate": "pink",
+}
+
+
+def color_of(kind: str) -> str:
+    """Of a kind of dispatch or op: products, reductions, maps, what moves data, what has bodies,
+    what others compute; gray for the rest."""
+    return _COLORS.get(kind, "gray")
+
+
+def key_of(colors: Iterable[tuple[str, str]]) -> Markup:
+    """What the colours mean: names and colours."""
+    by_color: dict[str, list[str]] = {}
+    for name, color in colors:
+        by_color.setdefault(color, []).append(name)
+    entries = []
+    for color, names in by_color.items():
+        square = svg.box(1, 1, 10, 10, f"sj-tinted sj-{color}", 2)
+        drawn = element("svg", square, classes="sj-picture", width=12, height=12, style=_INLINE)
+        entries.append(element("span", drawn, ", ".join(names)))
+    return element("div", joined(entries), classes="sj-key")
+
+
+_INLINE = "display: inline-block"
+
+
+def short(loc: Loc) -> str:
+    """File and line, without folders."""
+    return f"{os.path.basename(loc.file)}:{loc.line}" if loc else ""
+
+
+def line_of(loc: Loc) -> str:
+    """File, line, and what stands there."""
+    if not loc:
+        return ""
+    source = linecache.getline(loc.file, loc.line).strip()
+    return f"{loc}  {source}".rstrip()
+
+
+def with_unit(value: float, unit: str) -> str:
+    """Three digits, in thousands of the unit where it is large; a symbolic size as it is."""
+    if not isinstance(value, int | float):
+        return f"{value} {unit}"
+    for factor, prefix in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(value) >= factor:
+            return f"{value / factor:.3g} {prefix}{unit}"
+    return f"{value:.3g} {unit}"
+
+
+def grouped(value: int) -> str:
+    """All digits; a symbolic size as it is."""
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def time_text(seconds: float) -> str:
+    """Of a time, whatever it is."""
+    if seconds >= 1:
+        return f"{seconds:.3g} s"
+    return f"{1e3 * seconds:.3g} ms" if seconds >= 1e-3 else f"{1e6 * seconds:.3g} us"
