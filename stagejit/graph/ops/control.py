@@ -64,6 +64,25 @@ def body_operands(op: Op) -> tuple[Sequence[Value], ...]:
     return body, (*parts.inits, *parts.condition_constants)
 
 
+def unchanging(op: Op) -> dict[int, list[tuple[Graph, Value]]]:
+    """Operands that every iteration, or every branch, has whole and as they are, by number: the
+    inputs of bodies that they are, each with its body."""
+    bodies = bodies_of(op)
+    found: dict[int, list[tuple[Graph, Value]]] = {}
+    if op.definition.is_branch:
+        carried = set(carried_operands(op).values())
+        for at in range(1, len(op.operands)):
+            if at not in carried:
+                found[at] = [(body, body.inputs[at - 1]) for body in bodies]
+        return found
+    first, end = op.attrs["carries"] + op.attrs["xs"], len(bodies[0].inputs)
+    for at in range(first, end):
+        found[at] = [(bodies[0], bodies[0].inputs[at])]
+    for at in range(end, len(op.operands)):
+        found[at] = [(bodies[1], bodies[1].inputs[at - end + op.attrs["carries"]])]
+    return found
+
+
 def read_from_outside(graph: Graph, op: Op, number: int, inner: Value, outer: Value) -> None:
     """loop (body: %inner)  -->  loop of %outer (body: input). number: of the body."""
     bodies = bodies_of(op)

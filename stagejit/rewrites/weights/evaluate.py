@@ -5,7 +5,8 @@ and what is `Made` of them, and the decisions. Invariant: a value that is made i
 what it is made of, so reading it costs no more than that; all of them are within the budget.
 
 Views of weights are not made: who reads one reads the weight itself. Nor is what grows (a
-broadcast), nor anything that has an effect.
+broadcast), nor anything that has an effect. What is computed in the bodies of loops and branches is
+made, too, and they read it.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ from dataclasses import dataclass, field, replace
 from stagejit.compat import type_of
 from stagejit.decisions import Decision
 from stagejit.graph.ir import Graph, Op, Value
-from stagejit.graph.ops.control import bodies_of
 from stagejit.graph.printer import as_text
 from stagejit.index.layout import ROW_MAJOR, Layout
 from stagejit.options import Options
-from stagejit.rewrites.cloning import appended, cloned, values_behind
 from stagejit.rewrites.driver import describe
+from stagejit.rewrites.weights.determined import Determined, cloned_out, roots_of
+from stagejit.rewrites.weights.rebuilt import Rebuilding
 from stagejit.symbolic import at_most
 from stagejit.trace.weights import Weight
 
@@ -81,46 +82,57 @@ def evaluate_weights(graph: Graph, weights: Sequence[Weight], options: Options) 
     if not weights or not options.enabled(NAME):
         return Split(graph, tuple(weights), _measures(graph))
     bound = [value for value in graph.inputs if graph.is_bound(value)]
-    found = _Determined(graph, dict(zip(bound, weights, strict=True)))
+    found = _Choice(graph, dict(zip(bound, weights, strict=True)))
     found.look()
     return found.split()
 
 
-@dataclass
-class _Determined:
-    """leaves: the weights that a value depends on, where on nothing else but constants.
-    chosen: what is made. read: bytes, by value."""
+class _Choice:
+    """determined: what weights determine. chosen: what is made, and of equal values, which several
+    bodies may have, the first. read: bytes, by value."""
 
-    graph: Graph
-    weights: Mapping[Value, Weight]
-    leaves: dict[Value, frozenset[Value]] = field(default_factory=dict)
-    chosen: dict[Value, None] = field(default_factory=dict)
-    decisions: list[Decision] = field(default_factory=list)
-    read: dict[Value, int] = field(default_factory=dict)
+    def __init__(self, graph: Graph, weights: Mapping[Value, Weight]) -> None:
+        self.graph, self.weights = graph, weights
+        self.determined = Determined.of(graph, weights)
+        self.leaves = self.determined.leaves
+        self.chosen: dict[Value, Value] = {}
+        self.made: dict[Value, Made] = {}
+        self.decisions: list[Decision] = []
+        self.read: dict[Value, int] = {}
 
     def look(self) -> None:
-        self.leaves = {value: frozenset({value}) for value in self.weights}
-        for op in self.graph.ops():
-            if _is_pure(op) and all(operand in self.leaves for operand in op.operands):
-                of = frozenset[Value]().union(*(self.leaves[x] for x in op.operands))
-                self.leaves.update(dict.fromkeys(op.results, of))
         seen = set[Value]()
-        for user in (*self.graph.ops(), self.graph.return_op):
-            if user.definition.is_return or user.results[0] not in self.leaves:
-                for value in user.operands:
-                    self._settle(value, seen)
+        for value in self.determined.read_by_calls():
+            self._settle(value, seen)
+        self._find_equal()
         self._within_time()
         self._within_memory()
 
+    def _find_equal(self) -> None:
+        first: dict[tuple[str, tuple[Weight, ...]], Value] = {}
+        for value in self.chosen:
+            made = self._made(value)
+            self.chosen[value] = first.setdefault((made.text, made.weights), value)
+            if self.chosen[value] is value:
+                self.made[value] = made
+
+    def _give_up(self, value: Value, reason: str) -> None:
+        """And all that are equal."""
+        for other in [x for x, first in self.chosen.items() if first is value]:
+            del self.chosen[other]
+            self._decline(other, reason)
+        del self.made[value]
+
     def _settle(self, value: Value, seen: set[Value]) -> None:
         """Make `value`, which a call reads, or else what it is computed from."""
+        value = self.determined.source(value)
         of = self.leaves.get(value)
         if not of or value in seen or value in self.weights:
             return
         seen.add(value)
         reason = self._why_not(value, of)
         if not reason:
-            self.chosen[value] = None
+            self.chosen[value] = value
             return
         if reason != _VIEW:
             self._decline(value, reason)
@@ -135,16 +147,19 @@ class _Determined:
             return f"elements of type {value.type.dtype} are left to XLA"
         own = sum(weight.type.nbytes for weight in of)
         if known.is_pointwise:  # as cheap where it is read, and what it is made of may be smaller
-            own = sum(map(self._read_nbytes, dict.fromkeys(value.op.operands)))
+            own = sum(map(self._read_nbytes, self._operands(value.op)))
         if not at_most(value.type.nbytes, max(own, FREE_NBYTES)):
             return f"{value.type.nbytes} bytes would be read instead of {own}"
         return ""
+
+    def _operands(self, op: Op) -> list[Value]:
+        return list(dict.fromkeys(map(self.determined.source, op.operands)))
 
     def _is_arranged(self, value: Value) -> bool:
         """Whether a view has all elements, in another order, of what is made anyway."""
         base = value
         while base.op.definition.is_view:
-            base = base.op.operands[0]
+            base = self.determined.source(base.op.operands[0])
         same = base.type.nbytes == value.type.nbytes
         return same and base not in self.weights and not base.op.definition.is_constant
 
@@ -156,43 +171,41 @@ class _Determined:
         if op.definition.counts:
             own = 0
         elif op.definition.is_splat or op.definition.is_view or op.definition.is_pointwise:
-            own = min(own, sum(map(self._read_nbytes, dict.fromkeys(op.operands))))
+            own = min(own, sum(map(self._read_nbytes, self._operands(op))))
         self.read[value] = own
         return own
 
     def _within_time(self) -> None:
         spent: dict[int, float] = {}  # by budget
-        for value in list(self.chosen):
+        for value in list(self.made):
             budget = self._first(value).budget
-            ms = 1e3 * sum(map(_seconds, self._ops_behind(value)))
+            behind = self.determined.behind([value], self.weights)
+            ms = 1e3 * sum(_seconds(op) for op in {each.op for each in behind})
             if spent.get(id(budget), 0.0) + ms > budget.ms:
-                del self.chosen[value]
-                self._decline(value, f"takes some {ms:.0f} ms, of a budget of {budget.ms:g} ms")
+                self._give_up(value, f"takes some {ms:.0f} ms, of a budget of {budget.ms:g} ms")
             else:
                 spent[id(budget)] = spent.get(id(budget), 0.0) + ms
 
     def _within_memory(self) -> None:
         """Give up the largest values as long as all that is kept is too much."""
         while self.chosen:
-            read = values_behind(self.graph.outputs, self.chosen)
+            read = self._needed()
             kept = sum(w.type.nbytes for w in self.weights if w in read)
-            made = sum(value.type.nbytes for value in self.chosen)
+            made = sum(value.type.nbytes for value in self.made)
             whole = sum(weight.type.nbytes for weight in self.weights)
-            given = [self._first(value).budget.nbytes for value in self.chosen]
+            given = [self._first(value).budget.nbytes for value in self.made]
             limit = int(GROWTH * whole) + FREE_NBYTES * len(self.weights)
             limit = max(limit if nbytes is None else nbytes for nbytes in given)
             if kept + made <= limit:
                 return
-            largest = max(self.chosen, key=lambda value: value.type.nbytes)
-            del self.chosen[largest]
-            self._decline(largest, f"{kept + made} bytes would be kept, of at most {limit}")
+            largest = max(self.made, key=lambda value: value.type.nbytes)
+            self._give_up(largest, f"{kept + made} bytes would be kept, of at most {limit}")
+
+    def _needed(self) -> set[Value]:
+        return self.determined.behind(roots_of(self.graph), self.chosen)
 
     def _first(self, value: Value) -> Weight:
         return next(w for at, w in self.weights.items() if at in self.leaves[value])
-
-    def _ops_behind(self, value: Value) -> set[Op]:
-        behind = values_behind([value], self.weights)
-        return {each.op for each in behind}
 
     def _decline(self, value: Value, reason: str) -> None:
         op = value.op
@@ -201,42 +214,34 @@ class _Determined:
     # -------------------------------------------------------------- the two graphs
 
     def split(self) -> Split:
-        read = values_behind(self.graph.outputs, self.chosen)
-        read |= {x for op in self.graph.ops() if op.attrs.get("effects") for x in op.operands}
-        made = Graph(self.graph.name)
+        needed, made = self._needed(), Graph(self.graph.name)
         known, sources = dict[Value, Value](), list[Weight | Made]()
         for value, name in zip(self.graph.inputs, self.graph.input_names, strict=True):
             weight = self.weights.get(value)
             if weight is None:
                 donated = self.graph.is_donated(value)
                 known[value] = made.add_input(name, value.type, donated=donated)
-            elif value in read:
+            elif value in needed:
                 known[value] = made.add_input(name, value.type, bound=True)
                 made.weights[known[value]] = weight
                 sources.append(weight)
-        for value in self.chosen:
-            source = self._made(value)
-            name = "_".join(["made_of", *(weight.name for weight in source.weights[:2])])
-            known[value] = made.add_input(name, value.type, bound=True)
-            sources.append(source)
+        for value, first in self.chosen.items():
+            source = self.made[first]
+            if first is value:
+                name = "_".join(["made_of", *(weight.name for weight in source.weights[:2])])
+                known[value] = made.add_input(name, value.type, bound=True)
+                sources.append(source)
             op, what = value.op, f"is made once, of {', '.join(w.name for w in source.weights)}"
             self.decisions.append(Decision(NAME, describe(op), True, what, op.loc))
-        needed = self._needed(known)
-        known = appended(made, [op for op in self.graph.ops() if op in needed], known)
+        known = Rebuilding(self.determined, self.chosen, needed).append(self.graph, made, known)
         made.set_outputs([known[value] for value in self.graph.outputs])
         return Split(made, tuple(sources), _measures(self.graph), tuple(self.decisions))
-
-    def _needed(self, known: Mapping[Value, Value]) -> set[Op]:
-        effects = [op for op in self.graph.ops() if op.attrs.get("effects")]
-        roots = [*self.graph.outputs, *(x for op in effects for x in op.operands)]
-        return {value.op for value in values_behind(roots, known)} | set(effects)
 
     def _made(self, value: Value) -> Made:
         of = [each for each in self.weights if each in self.leaves[value]]
         graph = Graph("made")
         known = {each: graph.add_input(f"w{at}", each.type) for at, each in enumerate(of)}
-        made = known | cloned(graph, [value], known)
-        graph.set_outputs([made[value]])
+        graph.set_outputs([cloned_out(graph, value, known, self.determined)])
         return Made(graph, tuple(self.weights[each] for each in of))
 
 
@@ -249,15 +254,6 @@ def _measures(graph: Graph) -> dict[str, Made]:
 
 
 _VIEW = "a view"
-
-
-def _is_pure(op: Op) -> bool:
-    known = op.definition
-    if op.attrs.get("effects") or known.is_left or known.is_call or known.forwards or known.orders:
-        return False
-    if not op.results or known.is_foreign:
-        return False
-    return all(_is_pure(inner) for body in bodies_of(op) for inner in body.ops())
 
 
 def _seconds(op: Op) -> float:
