@@ -1,5 +1,5 @@
 """The command line: `python -m stagejit demo | bench | gpu | overhead | compiling | growth |
-ecosystem | explain`.
+ecosystem | explain | picture`.
 
 Input: arguments. Output: text on stdout, progress on stderr. Invariant: exit status 0 means that
 every result was right and no ratio of `--against` was missed; 1 that one was; 2 that the request
@@ -47,6 +47,14 @@ UserFile = Annotated[
     typer.Option("--file", help='A Python file with BENCH = {"name": (function, args)}.'),
 ]
 Seconds = Annotated[float, typer.Option(min=0.0, help="Time for each contender on each workload.")]
+
+Args = Annotated[
+    str | None,
+    typer.Option(
+        "--args",
+        help='Arguments of the function: "f32[8,16], params, scale=0.5"; names of its module.',
+    ),
+]
 
 
 @app.command()
@@ -346,6 +354,25 @@ def explain(
             typer.echo(f"== {workload.name}")
         explanation = stagejit.jit(workload.function).explain(*workload.make_args())
         typer.echo(explanation.as_text(kernels=kernels))
+
+
+@app.command()
+def picture(
+    program: Annotated[
+        str, typer.Argument(help="package.module:function, or FILE.py:function or :program.")
+    ],
+    file: Annotated[Path, typer.Option("--output", "-o", help="FILE.html or FILE.svg.")],
+    args: Args = None,
+    what: Annotated[
+        str, typer.Option(help="graph, rewrites, dispatches, memory or timeline.")
+    ] = "dispatches",
+    target: Annotated[str, typer.Option(help="native, cuda or cuda-emulated.")] = "native",
+) -> None:
+    """Draw a stage of a function's compilation into a file that needs nothing but a browser."""
+    from stagejit.bench import user_functions
+
+    made = user_functions.call_of(program, args).lower(target).picture(what).save(file)
+    typer.echo(f"{made}: {made.stat().st_size:,} bytes")
 
 
 def _console() -> Console:

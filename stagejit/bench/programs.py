@@ -19,6 +19,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Literal
 
 from stagejit.errors import StagejitError
@@ -81,6 +82,11 @@ def load_file(path: Path) -> dict[str, Workload]:
     Runs the file. Raises BenchError where it cannot be read or does not follow the protocol;
     an exception of the file's own code passes through.
     """
+    return programs_of(module_of(path), path)
+
+
+def module_of(path: Path) -> ModuleType:
+    """A user's file as a module: runs it. Raises BenchError where it cannot be read."""
     if not path.is_file():
         raise BenchError(f"there is no file {str(path)!r}", next_step="give the path of a .py file")
     spec = importlib.util.spec_from_file_location(f"stagejit_bench_{path.stem}", path)
@@ -91,6 +97,11 @@ def load_file(path: Path) -> dict[str, Workload]:
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # dataclasses and pickling look their module up by name
     spec.loader.exec_module(module)
+    return module
+
+
+def programs_of(module: ModuleType, path: Path) -> dict[str, Workload]:
+    """What a user's module defines by the protocol. Raises BenchError where it defines nothing."""
     table = getattr(module, "BENCH", None)
     if not isinstance(table, Mapping) or not table:
         raise BenchError("the file defines no programs", loc=Loc(str(path)), next_step=_PROTOCOL)

@@ -78,6 +78,16 @@ def test_explain(run: Callable[..., Result], user_file: Path) -> None:
     assert run("explain", str(user_file)).output == result.output
 
 
+def test_picture(run: Callable[..., Result], user_file: Path, tmp_path: Path) -> None:
+    for name in ("plan.svg", "plan.html"):
+        target = tmp_path / name
+        result = run("picture", f"{user_file}:mine", "-o", str(target))
+        assert result.exit_code == 0, result.output
+        assert "<svg" in target.read_text(encoding="utf-8")
+    result = run("picture", f"{user_file}:mine", "--what", "memory", "-o", str(tmp_path / "m.svg"))
+    assert "memory" in (tmp_path / "m.svg").read_text(encoding="utf-8")
+
+
 def test_demo(run: Callable[..., Result]) -> None:
     result = run("demo", "--seconds", "0", "--size", "16x24")
     assert result.exit_code == 0, result.output
@@ -92,6 +102,7 @@ def test_demo(run: Callable[..., Result]) -> None:
         (["bench", "--against", "torch"], "known contenders: jax"),
         (["bench", "--file", "/no/such/file.py"], "give the path of a .py file"),
         (["explain", "/no/such/file.py:f"], "give the path of a .py file"),
+        (["picture", "/no/such/file.py:f", "-o", "x.svg"], "give the path of a .py file"),
         (["demo", "--size", "wide"], "give HEIGHTxWIDTH"),
         (["demo", "--photo", "/no/such/photo.jpg"], "give a JPEG or PNG file"),
     ],
@@ -118,5 +129,5 @@ def test_help_runs_as_a_module() -> None:
     done = subprocess.run(
         [sys.executable, "-c", command], capture_output=True, text=True, check=True
     )
-    for text in ("demo", "bench", "explain", "status 0"):
+    for text in ("demo", "bench", "explain", "picture", "status 0"):
         assert text in done.stdout

@@ -1,0 +1,200 @@
+"""A function of the user's and its arguments, as the command line names them.
+
+Input: `package.module:function` or `FILE.py:function`, and the text of arguments. Output:
+`UserCall`s. Invariant: the text of arguments runs no code: it is read as the arguments of a call,
+made of literals, `f32[8,16]` for an array of that type and shape, lists, tuples, dictionaries, and
+names of the module.
+
+    python -m stagejit picture model.py:loss --args "params, f32[32,64], scale=0.5" -o loss.html
+
+A file that follows the protocol of `programs.py` brings its arguments along.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+import os
+import re
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from stagejit.bench import programs
+from stagejit.bench.programs import BenchError
+
+_EXAMPLE = 'for example --args "f32[32,64], params, scale=0.5", with names of the module'
+_TYPE = re.compile(r"(bf|f|i|u|c)(\d+)$")
+_SCALAR = re.compile(r"(?<=\w)\[\]")  # of `f32[]`, which Python has no syntax for
+_LONG = {"f": "float", "i": "int", "u": "uint", "c": "complex", "bf": "bfloat"}
+
+
+@dataclass(frozen=True)
+class UserCall:
+    """A function, and what it is called with: arrays, or shapes and types of arrays."""
+
+    name: str
+    function: Callable[..., Any]
+    args: tuple[Any, ...] = ()
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+
+    def lower(self, target: str = "native") -> Any:
+        """A `stagejit.Lowered`. A function that is `stagejit.jit`'s keeps its options."""
+        import stagejit
+        from stagejit.stages import Lowered
+
+        if hasattr(self.function, "lower") and target == "native":
+            lowered = self.function.lower(*self.args, **self.kwargs)
+            if isinstance(lowered, Lowered):
+                return lowered
+        plain = programs.undecorated(self.function)
+        jitted = stagejit.jit(plain, options=stagejit.Options(target=target))
+        return jitted.lower(*self.args, **self.kwargs)
+
+
+def calls_of(program: str, args: str | None = None) -> list[UserCall]:
+    """What a program's name stands for: one function, or all programs of a file.
+
+    Raises BenchError for what is not there, and for arguments that cannot be read; exceptions of
+    the user's own code pass through.
+    """
+    where, _, name = program.rpartition(":") if not Path(program).is_file() else (program, "", "")
+    if not where:
+        where, name = name, ""
+    if where.endswith(".py") or os.sep in where:
+        module = programs.module_of(Path(where))
+        if args is None and (known := _programs(module, Path(where), name)):
+            return known
+    else:
+        module = _imported(where)
+    if not name:
+        raise BenchError(f"{program!r} names no function", next_step=f"write {program}:FUNCTION")
+    function = _attribute(module, name)
+    if not callable(function):
+        raise BenchError(f"{name!r} is a {type(function).__name__}", next_step="name a function")
+    positional, named = arguments_of(args or "", module)
+    _check(name, function, positional, named)
+    return [UserCall(name, function, positional, named)]
+
+
+def call_of(program: str, args: str | None = None) -> UserCall:
+    """The one function that a program's name stands for. Raises BenchError where there are more."""
+    calls = calls_of(program, args)
+    if len(calls) > 1:
+        known = ", ".join(call.name for call in calls)
+        raise BenchError(
+            f"{program!r} has {len(calls)} programs", next_step=f"write {program}:NAME of {known}"
+        )
+    return calls[0]
+
+
+def _programs(module: ModuleType, path: Path, name: str) -> list[UserCall]:
+    """Those of a file that follows the protocol; none where the name is that of another function
+    of the file's."""
+    if name and not hasattr(module, "BENCH"):
+        return []
+    known = programs.programs_of(module, path)
+    if name and not any(other.startswith(name) for other in known) and hasattr(module, name):
+        return []
+    chosen = programs.select([name] if name else [], known)
+    return [UserCall(each.name, each.function, each.make_args()) for each in chosen]
+
+
+def _imported(name: str) -> ModuleType:
+    if "" not in sys.path and os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())  # as `python -m` does
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
+            raise
+        raise BenchError(
+            f"there is no module {error.name!r}",
+            next_step="write package.module:function, or FILE.py:function",
+        ) from None
+
+
+def _attribute(module: ModuleType, name: str) -> Any:
+    """A name of a module, such as `f` or `Model.apply`."""
+    found: Any = module
+    for part in name.split("."):
+        if not hasattr(found, part):
+            raise BenchError(
+                f"{module.__name__} has no {name!r}",
+                next_step="name something that the module defines",
+            )
+        found = getattr(found, part)
+    return found
+
+
+def _check(
+    name: str, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> None:
+    try:
+        inspect.signature(function).bind(*args, **kwargs)
+    except TypeError as error:
+        raise BenchError(
+            f"the arguments do not fit {name}{_signature(function)}: {error}", next_step=_EXAMPLE
+        ) from None
+    except ValueError:  # a function without a signature
+        return
+
+
+def _signature(function: Callable[..., Any]) -> str:
+    return f"({', '.join(inspect.signature(function).parameters)})"
+
+
+def arguments_of(text: str, module: ModuleType) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments of a call, by place and by name. Raises BenchError."""
+    try:
+        call = ast.parse(f"f({_SCALAR.sub('[()]', text)})", mode="eval").body
+    except SyntaxError:
+        raise BenchError(f"{text!r} are no arguments", next_step=_EXAMPLE) from None
+    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
+        raise BenchError(f"{text!r} are no arguments", next_step=_EXAMPLE)
+    positional = tuple(_value(each, module) for each in call.args)
+    named = {each.arg: _value(each.value, module) for each in call.keywords if each.arg}
+    return positional, named
+
+
+def _value(node: ast.expr, module: ModuleType) -> Any:
+    match node:
+        case ast.Constant(value=value):
+            return value
+        case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float() as value)):
+            return -value
+        case ast.Tuple(elts=parts):
+            return tuple(_value(part, module) for part in parts)
+        case ast.List(elts=parts):
+            return [_value(part, module) for part in parts]
+        case ast.Dict(keys=keys, values=values) if all(keys):
+            pairs = zip(keys, values, strict=True)
+            return {_value(key, module): _value(value, module) for key, value in pairs if key}
+        case ast.Subscript(value=ast.Name(id=name), slice=sizes):
+            return _array(name, sizes, ast.unparse(node))
+        case ast.Name() | ast.Attribute():
+            return _attribute(module, ast.unparse(node))
+    raise BenchError(f"{ast.unparse(node)!r} is no argument", next_step=_EXAMPLE)
+
+
+def _array(name: str, sizes: ast.expr, text: str) -> Any:
+    """The shape and type that `f32[8,16]` stands for."""
+    import jax
+    from jax import numpy as jnp
+
+    parts = sizes.elts if isinstance(sizes, ast.Tuple) else [sizes]
+    shape = [part.value for part in parts if isinstance(part, ast.Constant)]
+    if len(shape) < len(parts) or not all(type(size) is int and size >= 0 for size in shape):
+        raise BenchError(f"{text!r} has no shape", next_step="write sizes, as in f32[8,16]")
+    short = _TYPE.match(name)
+    try:
+        dtype = jnp.dtype(_LONG[short[1]] + short[2] if short else name)
+    except TypeError:
+        raise BenchError(
+            f"{name!r} is no type", next_step="for example f32, bf16, i32, u8, bool"
+        ) from None
+    return jax.ShapeDtypeStruct(tuple(shape), dtype)
