@@ -8,7 +8,6 @@ what it would ask for, or why it would not.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
 import jax
@@ -17,9 +16,10 @@ from stagejit.codegen.cuda.device import Device
 from stagejit.codegen.target import Target
 from stagejit.compat import has_static_shape, hide_frames
 from stagejit.errors import OptionsError
+from stagejit.explaining import explanation_of
 from stagejit.graph.ir import Graph
 from stagejit.importing import importing
-from stagejit.inspect.explain import Explanation, explain
+from stagejit.inspect.explain import Explanation
 from stagejit.pipeline import Compilation
 from stagejit.runtime.embedding import plan_request
 from stagejit.schedule.plan import Plan
@@ -51,13 +51,9 @@ class _Shown:
 
     @property
     def explanation(self) -> Explanation:
-        """Each decision with its reason, what is written where, and what was chosen for kernels,
-        by source line."""
-        compilation = self.compilation.run_until("schedule")
-        if not compilation.plan.sizes:
-            compilation.run_until("host" if isinstance(compilation.target, Device) else "codegen")
-        made = explain(compilation.schedule, compilation.kernels, compilation.target)
-        return replace(made, decisions=(*made.decisions, *compilation.on_streams))
+        """By source line: dispatches, what was left to XLA, copied and packed, each decision with
+        its reason, what is written where, and what was chosen for kernels."""
+        return explanation_of(self.compilation)
 
     def picture(self, what: str = "dispatches") -> Picture:
         """A drawing of a stage: "graph" (after all rewrites), "rewrites" (before and after each),

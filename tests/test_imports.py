@@ -46,6 +46,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("extending",),
     ("inspect",),
     ("pipeline",),
+    ("explaining",),
     ("stages",),
     ("gpu_calls",),
     ("api",),

@@ -1,0 +1,213 @@
+"""From what was compiled to what is said of it.
+
+Input: the schedule of a function, its kernels, the machine. Output: `Facts`. Invariant: no
+dispatch, delegated equation, pack, decision, placement or choice of a kernel is left out, of loops
+and branches neither.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from stagejit.codegen.generate import Generated
+from stagejit.codegen.kernel import Choice
+from stagejit.codegen.target import Target
+from stagejit.dispatch.regions import Region
+from stagejit.inspect.explain.modelled import step_seconds
+from stagejit.inspect.explain.notes import (
+    Chosen,
+    Facts,
+    Launched,
+    Left,
+    Packed,
+    Placement,
+)
+from stagejit.loc import UNKNOWN, Loc
+from stagejit.machine import Machine
+from stagejit.runtime import launching
+from stagejit.schedule.plan import Dispatch, Plan
+from stagejit.schedule.schedule import Run, Schedule, Step, Wave
+
+
+@dataclass(frozen=True, eq=False)
+class _At:
+    """A step, and where it stands: behind which loops and branches, run how often in a call, in
+    which plan, and how many threads share its iterations."""
+
+    step: Step
+    path: str
+    times: int | None
+    plan: Plan
+    threads: int
+
+    @property
+    def name(self) -> str:
+        return self.path + self.step.dispatch.name
+
+
+def facts_of(
+    schedule: Schedule, kernels: Mapping[Region, Generated], target: Machine, name: str
+) -> Facts:
+    """What is said of a schedule. kernels: as far as there are any, none for symbolic sizes. name:
+    of the target."""
+    plan, places = schedule.plan, list(_places(schedule))
+    threads = dict[Region, Choice]()  # of a CPU; blocks of a GPU's kernels run wherever they can
+    if kernels and isinstance(target, Target):
+        threads = _threads(schedule, schedule.waves, kernels, target)
+    launched = {at: _launched(at, kernels, target) for at in places if not at.step.delegated}
+    return Facts(
+        plan.name,
+        plan.decisions,
+        tuple(note for at in places for note in _placements_of(at)),
+        tuple(note for at in places for note in _chosen(at, kernels, threads)),
+        tuple(launched.values()),
+        tuple(_left(at) for at in places if at.step.delegated),
+        tuple(_packs(plan, places)),
+        target=name,
+        barriers=sum(len(inner.barriers) for inner in _plans(plan)),
+        transient_nbytes=plan.transient_nbytes,
+        peak_nbytes=plan.peak_nbytes,
+        seconds=_seconds(launched) if kernels else None,
+    )
+
+
+def _places(
+    schedule: Schedule, path: str = "", times: int | None = 1, threads: int = 1
+) -> Iterator[_At]:
+    """Every step, each before those inside of it."""
+    for segment in schedule.segments:
+        for step in segment.steps if isinstance(segment, Run) else (segment.step,):
+            yield _At(step, path, times, schedule.plan, threads)
+            inner = f"{path}{step.dispatch.name}/"
+            for body, made in zip(step.dispatch.bodies, step.bodies, strict=True):
+                known = step.dispatch.kind == "loop" and body.trip is not None
+                each = times * (body.trip or 0) if known and times is not None else None
+                yield from _places(made, inner, each, threads * body.threads)
+
+
+def _plans(plan: Plan) -> Iterator[Plan]:
+    yield plan
+    for dispatch in plan.dispatches:
+        for body in dispatch.bodies:
+            yield from _plans(body.plan)
+
+
+def _launched(at: _At, kernels: Mapping[Region, Generated], target: Machine) -> Launched:
+    dispatch, region = at.step.dispatch, at.step.region
+    return Launched(
+        at.name,
+        dispatch.kind,
+        dispatch.ops,
+        dispatch.flops,
+        _nbytes(dispatch, written=False),
+        _nbytes(dispatch, written=True),
+        at.times,
+        step_seconds(at.step, kernels, target, alone=at.threads > 1),
+        region.loc,
+        tuple(_other_lines(region)),
+    )
+
+
+def _nbytes(dispatch: Dispatch, *, written: bool) -> int:
+    return sum(access.nbytes for access in (dispatch.writes if written else dispatch.reads))
+
+
+def _other_lines(region: Region) -> Iterator[Loc]:
+    """Lines whose ops a dispatch evaluates, besides its own."""
+    seen = {(region.loc.file, region.loc.line)}
+    for part in region.parts:
+        for op in part.ops:
+            line = op.loc.file, op.loc.line
+            if op.loc and line not in seen:
+                seen.add(line)
+                yield op.loc
+
+
+def _seconds(launched: Mapping[_At, Launched]) -> float:
+    """Of a call, one kernel after the other; of a loop of which nobody knows how often it turns, a
+    turn."""
+    return sum(
+        (each.seconds or 0.0) * (1 if each.times is None else each.times) / at.threads
+        for at, each in launched.items()
+    )
+
+
+def _left(at: _At) -> Left:
+    name = at.step.dispatch.name
+    for item in at.plan.delegated:
+        if item.dispatch == name:
+            return Left(at.name, item.equation, item.reason, item.loc)
+    return Left(at.name, at.step.dispatch.kind, "", at.step.region.loc)
+
+
+def _packs(plan: Plan, places: Sequence[_At]) -> Iterator[Packed]:
+    """Packs know their dispatch by its name alone, which those of several bodies may share: the
+    packs of one name are of the steps of that name, in order."""
+    waiting: dict[str, list[_At]] = {}
+    for at in places:
+        if at.step.region.definition.is_product:
+            waiting.setdefault(at.step.dispatch.name, []).append(at)
+    seen: dict[tuple[str, int], int] = {}
+    for pack in plan.packs:
+        number = seen.get((pack.dispatch, pack.operand), 0)
+        seen[pack.dispatch, pack.operand] = number + 1
+        steps = waiting.get(pack.dispatch, [])
+        found = steps[min(number, len(steps) - 1)] if steps else None
+        name, loc = (found.name, found.step.region.loc) if found else (pack.dispatch, UNKNOWN)
+        yield Packed(name, pack.operand, pack.layout, pack.nbytes, loc)
+
+
+def _threads(
+    schedule: Schedule,
+    waves: Mapping[Run, Sequence[Wave]],
+    kernels: Mapping[Region, Generated],
+    target: Target,
+) -> dict[Region, Choice]:
+    """Why threads share the kernels, or do not."""
+    found: dict[Region, Choice] = {}
+    for run in (part for part in schedule.segments if isinstance(part, Run)):
+        for wave in waves[run]:
+            parts = [part for step in wave.steps for part in step.region.parts if part in kernels]
+            for part in parts:
+                choice = launching.threads(kernels[part].kernel, target)
+                reason = f"{choice.reason}; in a wave of {len(parts)}"
+                found[part] = replace(choice, reason=reason) if wave.shared else choice
+        for step in run.steps:
+            for body, inner in zip(step.dispatch.bodies, step.bodies, strict=True):
+                if body.threads > 1:
+                    found |= dict.fromkeys(_kernels(inner), launching.beside(body.threads))
+                else:
+                    found |= _threads(inner, waves, kernels, target)
+    return found
+
+
+def _kernels(schedule: Schedule) -> Iterator[Region]:
+    """The regions that have kernels, of bodies too."""
+    for at in _places(schedule):
+        if at.step.region.has_kernel:
+            yield from at.step.region.parts
+
+
+def _chosen(
+    at: _At, kernels: Mapping[Region, Generated], threads: Mapping[Region, Choice]
+) -> Iterator[Chosen]:
+    for part in at.step.region.parts:
+        if part in kernels:
+            shared = [threads[part]] if part in threads else []
+            for choice in (*kernels[part].kernel.choices, *shared):
+                yield Chosen(at.name, choice.name, choice.reason, at.step.region.loc)
+
+
+def _placements_of(at: _At) -> Iterator[Placement]:
+    step = at.step
+    if not step.region.has_kernel:
+        return
+    made: dict[Placement, None] = {}  # a border is one, however many boxes it has
+    stores = [(part, store) for part in step.region.parts for store in part.stores]
+    for (part, store), access in zip(stores, step.stored, strict=True):
+        if store.inserts:
+            border = f"the border of {access.buffer}"
+            where = str(access) if part is step.region else border
+            made[Placement(at.name, where, store.inserts[-1].loc)] = None
+    yield from made

@@ -1,0 +1,48 @@
+"""`Explanation`: what `f.explain(...)` returns.
+
+Input: `Facts`. Output: `str()` is a text, notebooks show a page, `as_json()` is data. Invariant:
+all three say the same.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from stagejit.inspect.explain.data import data_of
+from stagejit.inspect.explain.notes import Facts
+from stagejit.inspect.explain.schema import SCHEMA, ExplanationData
+from stagejit.inspect.explain.text import text_of
+from stagejit.inspect.explain.web import fragment_of, page_of
+
+
+@dataclass(frozen=True)
+class Explanation(Facts):
+    """What the compilation of a call did, by the lines of the user's file: the dispatches that a
+    line became (with bytes and operations), what was left to XLA, copied, packed, rewritten or not
+    and why, placed, and chosen for kernels (with modelled seconds)."""
+
+    def as_text(self, *, kernels: bool = False, collapse: bool = True) -> str:
+        """One block for each source line: the line, then its notes: after `>` the dispatches that
+        it became, `!` what is left to XLA, `~` what each call packs, `+` applied and `-` declined
+        rewrites, `=` what is written where. What has no line stands last.
+
+        kernels: also after `*` what was chosen for each kernel, and modelled times: they depend on
+            the machine.
+        collapse: what is alike is said once, and how often ("x 12").
+        """
+        return text_of(self, kernels=kernels, collapse=collapse)
+
+    def __str__(self) -> str:
+        return self.as_text()
+
+    def as_html(self) -> str:
+        """A page of its own, for a file: it loads nothing, can be searched, and is light or dark as
+        the reader's system."""
+        return page_of(self)
+
+    def _repr_html_(self) -> str:
+        return fragment_of(self)
+
+    def as_json(self) -> ExplanationData:
+        """Plain data, for `json.dumps`: see `schema.py`."""
+        return {**data_of(self), "schema": SCHEMA}

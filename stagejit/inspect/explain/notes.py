@@ -1,0 +1,166 @@
+"""What `explain` says, as plain data: notes, each at a line of the user's, and `Facts`, all of
+them.
+
+Input: made by `collect.py`. Output: read by `text.py`, `web.py` and `data.py`. Invariant: strings
+and numbers only, so that keeping an explanation keeps no graph and no array alive. Sizes are bytes,
+times seconds of a model of the machine; a size that depends on symbolic sizes is a formula that
+counts as a number.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from stagejit.decisions import Decision
+from stagejit.loc import UNKNOWN, Loc
+
+
+@dataclass(frozen=True)
+class Launched:
+    """A dispatch: what a line became.
+
+    dispatch: its name, behind those of the loops and branches around it: "loop.1/map.2". ops: what
+    it evaluates. flops: arithmetic operations of one run, a multiply-add counting two. read_nbytes,
+    written_nbytes: of one run. times: how often a call runs it; None where only the call knows.
+    seconds: modelled, of one run of its kernels on the cores that they get; None without kernels of
+    ours. also: further lines whose ops it evaluates.
+    """
+
+    dispatch: str
+    kind: str
+    ops: tuple[str, ...]
+    flops: int
+    read_nbytes: int
+    written_nbytes: int
+    times: int | None = 1
+    seconds: float | None = None
+    loc: Loc = UNKNOWN
+    also: tuple[Loc, ...] = ()
+
+    @property
+    def is_copy(self) -> bool:
+        return self.kind == "copy"
+
+
+@dataclass(frozen=True)
+class PartOf:
+    """Ops of a line are evaluated by a dispatch that stands at another line, `main`."""
+
+    dispatch: str
+    kind: str
+    main: Loc
+    loc: Loc = UNKNOWN
+
+
+@dataclass(frozen=True)
+class Left:
+    """An equation that XLA runs, and why."""
+
+    dispatch: str
+    equation: str
+    reason: str
+    loc: Loc = UNKNOWN
+
+
+@dataclass(frozen=True)
+class Packed:
+    """An operand of a product that each call puts into tiles; see `Pack`."""
+
+    dispatch: str
+    operand: int
+    layout: str
+    nbytes: int
+    loc: Loc = UNKNOWN
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where a part of a concatenation, a pad or an update was written, and by which dispatch.
+
+    where: the box of the destination's buffer, as in the plan. loc: the user's line that placed it.
+    """
+
+    dispatch: str
+    where: str
+    loc: Loc = UNKNOWN
+
+    def __str__(self) -> str:
+        return f"@{self.dispatch} writes {self.where}"
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """A choice that was made for the kernel of a dispatch, with modelled costs."""
+
+    dispatch: str
+    name: str
+    reason: str
+    loc: Loc = UNKNOWN
+
+    def __str__(self) -> str:
+        return f"@{self.dispatch} {self.name}: {self.reason}"
+
+
+Note = Launched | PartOf | Left | Packed | Decision | Placement | Chosen
+
+
+@dataclass(frozen=True)
+class Inside:
+    """The body of a loop or a branch that XLA runs, whose pieces are ours: a program of its own.
+
+    dispatch: the equation that XLA runs; which: "body" of a loop, "branch 0" and so on.
+    """
+
+    dispatch: str
+    which: str
+    facts: Facts
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Everything that is known of the compilation of one call.
+
+    left_to_xla: why JAX runs this call without us; then there is nothing else. target: the machine
+    that it is compiled for. barriers: how many. transient_nbytes: of all transient buffers;
+    peak_nbytes: what of them a call allocates. seconds: modelled, of a call; None without kernels.
+    inside: of loops and branches that XLA runs.
+    """
+
+    name: str
+    decisions: tuple[Decision, ...] = ()
+    placements: tuple[Placement, ...] = ()
+    chosen: tuple[Chosen, ...] = ()
+    dispatches: tuple[Launched, ...] = ()
+    delegated: tuple[Left, ...] = ()
+    packs: tuple[Packed, ...] = ()
+    inside: tuple[Inside, ...] = ()
+    left_to_xla: str = ""
+    target: str = ""
+    barriers: int = 0
+    transient_nbytes: int = 0
+    peak_nbytes: int = 0
+    seconds: float | None = field(default=None, compare=False)
+
+    @property
+    def copies(self) -> tuple[Launched, ...]:
+        """The dispatches that only move data."""
+        return tuple(each for each in self.dispatches if each.is_copy)
+
+    @property
+    def copied_nbytes(self) -> int:
+        """Bytes that copies write in a call, those of unknown number counted once."""
+        return sum(
+            each.written_nbytes * (1 if each.times is None else each.times) for each in self.copies
+        )
+
+    def notes(self, *, kernels: bool = True) -> tuple[Note, ...]:
+        """All of them, in the order in which they are shown. kernels: with what was chosen for
+        each kernel, which depends on the machine."""
+        parts = tuple(
+            PartOf(each.dispatch, each.kind, each.loc, loc)
+            for each in self.dispatches
+            for loc in each.also
+        )
+        chosen = self.chosen if kernels else ()
+        notes: list[Note] = [*self.dispatches, *parts, *self.delegated, *self.packs]
+        return (*notes, *self.decisions, *self.placements, *chosen)

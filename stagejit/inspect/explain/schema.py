@@ -1,0 +1,132 @@
+"""The data of `Explanation.as_json()`.
+
+Input: none. Output: types, for readers and for type checkers. Invariant: what `json.dumps` takes;
+sizes are bytes (numbers, or formulas as text where they depend on symbolic sizes), times seconds by
+the model of the machine, or None where there are no kernels; `SCHEMA` changes when a field goes or
+means something else, not when one is added.
+"""
+
+from __future__ import annotations
+
+from typing import TypedDict
+
+SCHEMA = 1
+
+Size = int | str
+
+
+class DispatchData(TypedDict):
+    """name: behind those of the loops and branches around it. times: how often a call runs it; None
+    where only the call knows. also: further lines ("file:line") whose ops it evaluates."""
+
+    name: str
+    kind: str
+    ops: list[str]
+    flops: Size
+    read_nbytes: Size
+    written_nbytes: Size
+    times: int | None
+    seconds: float | None
+    also: list[str]
+
+
+class DelegatedData(TypedDict):
+    """An equation that XLA runs. dispatch: its name in the plan."""
+
+    dispatch: str
+    equation: str
+    reason: str
+
+
+class PackData(TypedDict):
+    """An operand of a product that each call packs."""
+
+    dispatch: str
+    operand: int
+    layout: str
+    nbytes: Size
+
+
+class DecisionData(TypedDict):
+    """As `stagejit.Decision`."""
+
+    rewrite: str
+    op: str
+    applied: bool
+    reason: str
+
+
+class PlacementData(TypedDict):
+    """Where a part of a larger value is written."""
+
+    dispatch: str
+    where: str
+
+
+class ChoiceData(TypedDict):
+    """What was chosen for a kernel. meaning: of choices of this name."""
+
+    dispatch: str
+    name: str
+    reason: str
+
+
+class LineData(TypedDict):
+    """Of one line of the user's. file, source: empty, and line 0, for the program as a whole."""
+
+    file: str
+    line: int
+    source: str
+    dispatches: list[DispatchData]
+    delegated: list[DelegatedData]
+    packs: list[PackData]
+    decisions: list[DecisionData]
+    placements: list[PlacementData]
+    choices: list[ChoiceData]
+
+
+class SummaryData(TypedDict):
+    """Of the whole program. copied_nbytes: written by copies in a call; transient_nbytes: of all
+    transient buffers; peak_nbytes: what of them a call allocates."""
+
+    dispatches: int
+    copies: int
+    copied_nbytes: Size
+    packs: int
+    delegated: int
+    barriers: int
+    transient_nbytes: Size
+    peak_nbytes: Size
+    applied: int
+    declined: int
+    placed: int
+    seconds: float | None
+
+
+class InsideData(TypedDict):
+    """The body of a loop or a branch that XLA runs. dispatch: the equation; which: "body",
+    "branch 0" and so on."""
+
+    dispatch: str
+    which: str
+    program: ProgramData
+
+
+class ProgramData(TypedDict):
+    """left_to_xla: why JAX runs the call without stagejit; empty where it does not, and there is
+    nothing else where it does. glossary: what each name means that occurs."""
+
+    name: str
+    target: str
+    left_to_xla: str
+    summary: SummaryData
+    lines: list[LineData]
+    inside: list[InsideData]
+    glossary: dict[str, str]
+
+
+class ExplanationData(ProgramData):
+    """schema: the version of this format. compilations: what the function was compiled for so far,
+    and why it had to be. what_if: see `Worth`; empty where nobody asked."""
+
+    schema: int

@@ -1,0 +1,79 @@
+"""An explanation as text for a terminal.
+
+Input: `Facts`. Output: lines. Invariant: the same on every machine unless kernels are asked for;
+what is collapsed is counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from stagejit.inspect.explain.lines import Item, blocks_of
+from stagejit.inspect.explain.notes import Facts, Launched
+from stagejit.inspect.explain.wording import counted, nbytes_text, said_of, seconds_text, sign_of
+
+_MOST_NAMES = 6  # of those that an item stands for
+
+
+def text_of(facts: Facts, *, kernels: bool, collapse: bool) -> str:
+    """One block for each source line: the line, then its notes, each behind its sign."""
+    if facts.left_to_xla:
+        return f"{facts.name}: {without_us(facts)}"
+    lines = [f"{facts.name}: {summary_of(facts, kernels=kernels)}"]
+    for block in blocks_of(facts.notes(kernels=kernels), collapse=collapse):
+        source = f"    {block.source}" if block.source else ""
+        lines += ["", f"{block.title}{source}"]
+        if block.like:
+            others = ", ".join(str(each.loc.line) for each in block.like)
+            lines.append(f"  and {counted(len(block.like), 'line')} like it: {others}")
+        lines += [f"  {_line(item, kernels)}" for item in block.items]
+    for inside in facts.inside:
+        inner = text_of(inside.facts, kernels=kernels, collapse=collapse)
+        lines += ["", f"inside @{inside.dispatch}, which XLA runs: its {inside.which}"]
+        lines += [f"  {line}".rstrip() for line in inner.splitlines()]
+    return "\n".join(lines)
+
+
+def without_us(facts: Facts) -> str:
+    """What is said of a call that JAX runs alone."""
+    return f"JAX runs this call without stagejit: {facts.left_to_xla}"
+
+
+def summary_of(facts: Facts, *, kernels: bool) -> str:
+    """What there is, counted."""
+    return "; ".join(filter(None, (", ".join(_work(facts, kernels)), ", ".join(_log(facts)))))
+
+
+def _work(facts: Facts, kernels: bool) -> Iterator[str]:
+    yield counted(len(facts.dispatches), "dispatch")
+    if facts.copies:
+        yield f"{counted(len(facts.copies), 'copy')} of {nbytes_text(facts.copied_nbytes)}"
+    if facts.packs:
+        yield f"{counted(len(facts.packs), 'pack')} in each call"
+    if facts.delegated:
+        yield f"{counted(len(facts.delegated), 'equation')} left to XLA"
+    if kernels and facts.seconds is not None:
+        yield f"{seconds_text(facts.seconds)} by the model"
+
+
+def _log(facts: Facts) -> Iterator[str]:
+    applied = sum(decision.applied for decision in facts.decisions)
+    yield f"{applied} applied"
+    yield f"{len(facts.decisions) - applied} declined"
+    yield f"{len(facts.placements)} placed"
+
+
+def _line(item: Item, kernels: bool) -> str:
+    said = f"{sign_of(item.first)} {said_of(item.first, kernels=kernels)}"
+    if item.count == 1:
+        return said
+    names = ", ".join(_names(item))
+    return f"{said}  x {item.count}{f': {names}' if names else ''}"
+
+
+def _names(item: Item) -> Iterator[str]:
+    """Of the dispatches that an item stands for."""
+    names = [f"@{note.dispatch}" for note in item.notes if isinstance(note, Launched)]
+    yield from names[:_MOST_NAMES]
+    if len(names) > _MOST_NAMES:
+        yield "..."

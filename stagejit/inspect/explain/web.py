@@ -1,0 +1,194 @@
+"""An explanation as a page.
+
+Input: `Facts`. Output: HTML, in the frame of `inspect/page.py`. Invariant: the same notes as in the
+text with kernels; nothing is loaded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from stagejit.decisions import Decision
+from stagejit.inspect.explain.glossary import glossary_of, meaning_of
+from stagejit.inspect.explain.lines import Block, Item, blocks_of
+from stagejit.inspect.explain.notes import (
+    Chosen,
+    Facts,
+    Launched,
+    Left,
+    Note,
+    Packed,
+    PartOf,
+)
+from stagejit.inspect.explain.text import summary_of, without_us
+from stagejit.inspect.explain.wording import (
+    counted,
+    nbytes_text,
+    number_text,
+    seconds_text,
+    work_of,
+)
+from stagejit.inspect.page import Markup, Section, element, fragment, item, joined, page, table
+
+_MOST_OPEN = 12  # blocks; of more, each is folded to begin with
+
+
+def page_of(facts: Facts) -> str:
+    """A document."""
+    return page(f"{facts.name}: explain", _sections(facts), note=_headline(facts))
+
+
+def fragment_of(facts: Facts) -> str:
+    """For a notebook."""
+    return fragment(f"{facts.name}: explain", _sections(facts), note=_headline(facts))
+
+
+def _headline(facts: Facts) -> Markup:
+    if facts.left_to_xla:
+        return element("span", without_us(facts), classes="sj-warn")
+    return joined([summary_of(facts, kernels=True)])
+
+
+def _sections(facts: Facts) -> Iterator[Section | Markup]:
+    yield from _parts(facts)
+    known = glossary_of(facts)
+    if known:
+        rows = [(element("code", name), meaning) for name, meaning in known.items()]
+        yield Section("what the names mean", table(("name", "meaning"), rows), is_open=False)
+
+
+def _parts(facts: Facts) -> Iterator[Section | Markup]:
+    blocks = blocks_of(facts.notes())
+    for block in blocks:
+        yield Section(_title(block), _body(block), _badges(block), len(blocks) <= _MOST_OPEN)
+    for inside in facts.inside:
+        title = f"inside @{inside.dispatch}, which XLA runs: its {inside.which}"
+        parts = joined(
+            part.as_markup() if isinstance(part, Section) else part for part in _parts(inside.facts)
+        )
+        note = summary_of(inside.facts, kernels=True)
+        yield Section(title, parts, note)
+
+
+def _title(block: Block) -> Markup:
+    where = f"{block.loc.file.rpartition('/')[2]}:{block.loc.line}" if block.loc else block.title
+    hint = element("span", where, title=str(block.loc) if block.loc else None)
+    return joined([hint, " ", element("code", block.source)]) if block.source else hint
+
+
+def _badges(block: Block) -> Markup:
+    """What there is in a block, and its lines like it, counted."""
+    notes = list(block.notes)
+    said: list[object] = []
+    if block.like:
+        said.append(f"and {counted(len(block.like), 'line')} like it")
+    launched = [note for note in notes if isinstance(note, Launched)]
+    if launched:
+        said.append(counted(len(launched), "dispatch"))
+    copied = sum(note.written_nbytes * (note.times or 1) for note in launched if note.is_copy)
+    if copied:
+        said.append(element("span", f"{nbytes_text(copied)} copied", classes="sj-bad"))
+    if left := sum(isinstance(note, Left) for note in notes):
+        said.append(element("span", f"{left} left to XLA", classes="sj-warn"))
+    decisions = [note for note in notes if isinstance(note, Decision)]
+    applied = sum(note.applied for note in decisions)
+    if applied:
+        said.append(element("span", f"{applied} applied", classes="sj-good"))
+    if len(decisions) > applied:
+        said.append(element("span", f"{len(decisions) - applied} declined", classes="sj-warn"))
+    return joined(_separated(said))
+
+
+def _separated(said: Iterable[object]) -> Iterator[object]:
+    for number, each in enumerate(said):
+        if number:
+            yield " · "
+        yield each
+
+
+def _body(block: Block) -> Markup:
+    parts: list[Markup] = []
+    if block.like:
+        lines = ", ".join(str(each.loc.line) for each in block.like)
+        parts.append(element("p", f"The same is said of lines {lines}.", classes="sj-soft"))
+    work = [each for each in block.items if isinstance(each.first, Launched)]
+    if work:
+        head = ("dispatch", "kind", "evaluates", "flops", "reads", "writes", "a call", "model")
+        parts.append(table(head, map(_work, work), numbers={3, 4, 5, 7}))
+    others = [each for each in block.items if not isinstance(each.first, Launched)]
+    if others:
+        parts.append(_notes(others))
+    return joined(parts)
+
+
+def _work(each: Item) -> tuple[object, ...]:
+    note = each.first
+    assert isinstance(note, Launched)
+    return (
+        joined([element("code", f"@{note.dispatch}"), _more(each)]),
+        _named(note),
+        ", ".join(note.ops),
+        number_text(note.flops) if note.flops else "",
+        nbytes_text(note.read_nbytes),
+        element("span", nbytes_text(note.written_nbytes), classes="sj-bad" * note.is_copy),
+        "?" if note.times is None else f"{number_text(note.times)} x",
+        "" if note.seconds is None else seconds_text(note.seconds),
+    )
+
+
+def _more(each: Item) -> Markup:
+    """How many an item stands for, and on demand which."""
+    if each.count == 1:
+        return Markup()
+    names = [f"@{note.dispatch}" for note in each.notes if not isinstance(note, Decision)]
+    names = names or [note.op for note in each.notes if isinstance(note, Decision)]
+    summary = element("summary", f"x {each.count}")
+    return element("details", summary, element("code", ", ".join(names)), classes="sj-more")
+
+
+def _named(note: Note) -> Markup:
+    known = meaning_of(note)
+    name, meaning = known or ("placed", "where a part of a larger value is written")
+    return element("span", name, title=meaning or None)
+
+
+def _notes(items: Iterable[Item]) -> Markup:
+    rows = (
+        item(
+            element("td", _what(each.first), classes=_color(each.first)),
+            element("td", _named(each.first)),
+            element("td", element("code", _where(each.first)), _more(each)),
+            element("td", _why(each.first)),
+            tag="tr",
+        )
+        for each in items
+    )
+    body = element("table", element("tbody", *rows), classes="sj-table")
+    return element("div", body, classes="sj-wide")
+
+
+def _what(note: Note) -> str:
+    if isinstance(note, Decision):
+        return "applied" if note.applied else "declined"
+    words = {Left: "left to XLA", Packed: "packed", Chosen: "chosen", PartOf: "part of"}
+    return words.get(type(note), "placed")
+
+
+def _color(note: Note) -> str:
+    if isinstance(note, Decision) and note.applied:
+        return "sj-good"
+    return "sj-warn" if isinstance(note, Decision | Left) else ""
+
+
+def _where(note: Note) -> str:
+    return note.op if isinstance(note, Decision) else f"@{note.dispatch}"
+
+
+def _why(note: Note) -> str:
+    if isinstance(note, Decision | Chosen | Left):
+        return note.reason
+    if isinstance(note, Packed):
+        return f"operand {note.operand}: {nbytes_text(note.nbytes)} as {note.layout}"
+    if isinstance(note, PartOf):
+        return f"see {note.main or 'the program as a whole'}"
+    return work_of(note) if isinstance(note, Launched) else f"writes {note.where}"

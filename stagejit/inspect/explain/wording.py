@@ -1,0 +1,107 @@
+"""How numbers and notes are put into words, in texts and in pages alike.
+
+Input: notes. Output: strings. Invariant: the same for the same note, on any machine.
+"""
+
+from __future__ import annotations
+
+import re
+
+from stagejit.inspect.explain.notes import (
+    Chosen,
+    Launched,
+    Left,
+    Note,
+    Packed,
+    PartOf,
+    Placement,
+)
+
+
+def counted(count: int, what: str) -> str:
+    """1 copy, 2 copies, 3 dispatches."""
+    if count == 1:
+        return f"1 {what}"
+    plural = re.sub(r"y$", "ie", what) + ("es" if what.endswith("ch") else "s")
+    return f"{number_text(count)} {plural}"
+
+
+def nbytes_text(nbytes: int) -> str:
+    """Exact up to 10 KiB, then three digits; a formula where it depends on symbolic sizes."""
+    if not isinstance(nbytes, int):
+        return f"{nbytes} bytes"
+    for unit, size in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if nbytes >= max(size, 10 << 10):
+            return f"{_digits(nbytes / size)} {unit}"
+    return f"{nbytes:,} byte{'s' * (nbytes != 1)}"
+
+
+def _digits(number: float) -> str:
+    """Three, or all before the point."""
+    return f"{number:,.0f}" if number >= 99.95 else f"{number:.3g}"
+
+
+def number_text(number: int) -> str:
+    return f"{number:,}" if isinstance(number, int) else str(number)
+
+
+def seconds_text(seconds: float) -> str:
+    """Of a model, which knows no more than three digits."""
+    for unit, size in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
+        if seconds >= size:
+            return f"{_digits(seconds / size)} {unit}"
+    return f"{_digits(seconds * 1e9)} ns"
+
+
+def work_of(note: Launched) -> str:
+    """What one run of a dispatch does."""
+    written = nbytes_text(note.written_nbytes)
+    if note.is_copy:
+        said = [f"copies {written}"]
+    elif note.kind == "fill":
+        said = [f"fills {written}"]
+    else:
+        said = [f"{number_text(note.flops)} flops"] if note.flops else []
+        said += [f"reads {nbytes_text(note.read_nbytes)}", f"writes {written}"]
+    if note.times is None:
+        said.append("as often as the call decides")
+    elif note.times != 1:
+        said.append(f"{number_text(note.times)} times a call")
+    return ", ".join(said)
+
+
+def sign_of(note: Note) -> str:
+    """`>` a dispatch, `!` left to XLA, `~` packed in each call, `+` applied, `-` declined,
+    `=` placed, `*` chosen for a kernel."""
+    if isinstance(note, Launched | PartOf):
+        return ">"
+    if isinstance(note, Left):
+        return "!"
+    if isinstance(note, Packed):
+        return "~"
+    if isinstance(note, Placement):
+        return "="
+    if isinstance(note, Chosen):
+        return "*"
+    return "+" if note.applied else "-"
+
+
+def said_of(note: Note, *, kernels: bool = False) -> str:
+    """The note without its sign. kernels: with modelled times."""
+    if isinstance(note, Launched):
+        ops = f" ({', '.join(note.ops)})" if note.ops else ""
+        model = note.seconds if kernels else None
+        time = "" if model is None else f"; {seconds_text(model)} by the model"
+        return f"@{note.dispatch} {note.kind}{ops}: {work_of(note)}{time}"
+    if isinstance(note, PartOf):
+        return f"in @{note.dispatch} {note.kind}, see {note.main or 'the program as a whole'}"
+    if isinstance(note, Left):
+        return f"@{note.dispatch} is left to XLA: {note.reason}"
+    if isinstance(note, Packed):
+        size = nbytes_text(note.nbytes)
+        return (
+            f"@{note.dispatch} packs operand {note.operand} in each call: {size} as {note.layout}"
+        )
+    if isinstance(note, Placement | Chosen):
+        return str(note)
+    return f"{note.rewrite} @ {note.op}: {note.reason}"
