@@ -49,7 +49,7 @@ from stagejit.graph.verifier import verify as verify_graph
 from stagejit.importing import importing
 from stagejit.locks import new_rlock
 from stagejit.options import Options
-from stagejit.rewrites import rewrite_graph
+from stagejit.rewrites import rewrite_program
 from stagejit.rewrites.cloning import copied
 from stagejit.rewrites.driver import Watch
 from stagejit.rewrites.encodings import choose, encode_graph
@@ -243,14 +243,15 @@ def _trace(c: Compilation) -> None:
 
 
 def _rewrite(c: Compilation) -> None:
-    c.decisions += rewrite_graph(c.graph, c.request.options, c.target, c.watch)
+    c.decisions += rewrite_program(c.graph, c.request.options, c.target, c.watch)
 
 
 def _evaluate(c: Compilation) -> None:
     weights = [source for source in c.sources if isinstance(source, Weight)]
     split = evaluate_weights(c.graph, weights, c.request.options)
     if split.graph is not c.graph:
-        c.graph.dissolve(bodies=False)
+        for graph in (c.graph, *split.replaced):
+            graph.dissolve(bodies=False)
     c.graph, c.sources, c.measures = split.graph, split.sources, split.measures
     c.decisions += split.decisions
 

@@ -103,7 +103,7 @@ class Graph:
     that it is the same in every call (`stagejit.bind`), and no argument of one. `filled` has values
     that are all of one number, by type and bits, of which some may have been erased. While it is
     rewritten, `weights` says what bound inputs are, and `measures` has graphs whose results
-    users may want to see, with the bound inputs that their inputs are.
+    users may want to see, with the weights that their inputs are.
     """
 
     def __init__(self, name: str = "f") -> None:
@@ -114,7 +114,7 @@ class Graph:
         self.donated: list[bool] = []
         self.bound: list[bool] = []
         self.weights: dict[Value, Any] = {}
-        self.measures: dict[str, tuple[Graph, list[Value]]] = {}
+        self.measures: dict[str, tuple[Graph, list[Any]]] = {}
         self.filled: dict[tuple[TensorType, bytes], Value] = {}
         self._made: list[Op] = []  # by id, erased ones included
         self._order: list[Op] | None = None  # what `ops` found, until the next change

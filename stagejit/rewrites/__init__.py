@@ -56,6 +56,8 @@ from stagejit.rewrites.tiling import fuse
 from stagejit.rewrites.tiling.fuse import tile_and_fuse
 from stagejit.rewrites.weights import forms, scales
 from stagejit.rewrites.weights.forms import store_weights
+from stagejit.rewrites.weights.inside import forget_bound, tell_bound
+from stagejit.rewrites.weights.readers import keep_what_others_read
 
 SIMPLIFY = LocalStep(
     "simplify",
@@ -123,6 +125,17 @@ STEPS: tuple[Step, ...] = (
 )
 
 
+def rewrite_program(
+    graph: Graph, options: Options, machine: Machine = SMALL_SERVER, watch: Watch | None = None
+) -> list[Decision]:
+    """The same for a graph that is no body. Bodies know which of their inputs are weights while
+    they are rewritten."""
+    keep_what_others_read(graph)
+    decisions = rewrite_graph(graph, options, machine, watch)
+    forget_bound(graph)
+    return decisions
+
+
 def rewrite_graph(
     graph: Graph, options: Options, machine: Machine = SMALL_SERVER, watch: Watch | None = None
 ) -> list[Decision]:
@@ -132,6 +145,8 @@ def rewrite_graph(
     for op in graph.ops():
         if op.definition.has_bodies:
             assume(graph, op)
+            tell_bound(graph, op)
             for body in bodies_of(op):
                 decisions += rewrite_graph(body, options, machine)
+                graph.measures |= body.measures
     return [*decisions, *run_steps(graph, STEPS, options, machine, watch)]

@@ -18,6 +18,9 @@ from stagejit.graph.ops.control import LoopOperands
 from stagejit.graph.python_functions import TARGET
 from stagejit.rewrites.cloning import cloned, copied, values_behind
 from stagejit.rewrites.driver import Log
+from stagejit.rewrites.weights import evaluate
+from stagejit.rewrites.weights.behind import is_determined
+from stagejit.rewrites.weights.inside import tell_bound
 
 NAME = "simplify-loops"
 
@@ -63,6 +66,8 @@ class _Loop:
         self.condition: Graph | None = op.attrs["condition"]
         self.parts = LoopOperands.of(op)
         self.carries = len(self.parts.inits)
+        tell_bound(self.graph, op)
+        self.is_evaluated = log.options.enabled(evaluate.NAME)
         inputs = self.body.inputs
         self._read_once()
         self.fixed = {at for at in range(self.carries) if self.body.outputs[at] is inputs[at]}
@@ -190,7 +195,7 @@ class _Loop:
         dear: set[Op] = set()
         for op in self.body.ops():
             operands = [value.op for value in op.operands]
-            if op not in fixed:
+            if op not in fixed or (self.is_evaluated and _is_of_weights(self.body, op)):
                 continue
             if _is_dear(op) or not dear.isdisjoint(operands):
                 dear.add(op)
@@ -267,6 +272,11 @@ class _Loop:
         order = [*(condition.inputs[at] for at in kept.carries), *used]
         made = copied(condition, order, condition.outputs, ())
         return made, [constants[value] for value in used]
+
+
+def _is_of_weights(body: Graph, op: Op) -> bool:
+    """Whether it is computed before any call, or as cheap in the loop."""
+    return any(is_determined(body, result) for result in op.results)
 
 
 def _is_dear(op: Op) -> bool:

@@ -69,12 +69,14 @@ def packed(source: Weight | Made, layout: Layout) -> Made:
 
 @dataclass(frozen=True)
 class Split:
-    """sources: what the bound inputs of `graph` are, in their order. measures: numbers, by name."""
+    """sources: what the bound inputs of `graph` are, in their order. measures: numbers, by name.
+    replaced: bodies that nobody has any more."""
 
     graph: Graph
     sources: tuple[Weight | Made, ...]
     measures: Mapping[str, Made] = field(default_factory=dict)
     decisions: tuple[Decision, ...] = ()
+    replaced: tuple[Graph, ...] = ()
 
 
 def evaluate_weights(graph: Graph, weights: Sequence[Weight], options: Options) -> Split:
@@ -233,9 +235,11 @@ class _Choice:
                 sources.append(source)
             op, what = value.op, f"is made once, of {', '.join(w.name for w in source.weights)}"
             self.decisions.append(Decision(NAME, describe(op), True, what, op.loc))
-        known = Rebuilding(self.determined, self.chosen, needed).append(self.graph, made, known)
+        rebuilding = Rebuilding(self.determined, self.chosen, needed)
+        known = rebuilding.append(self.graph, made, known)
         made.set_outputs([known[value] for value in self.graph.outputs])
-        return Split(made, tuple(sources), _measures(self.graph), tuple(self.decisions))
+        measures, replaced = _measures(self.graph), tuple(rebuilding.replaced)
+        return Split(made, tuple(sources), measures, tuple(self.decisions), replaced)
 
     def _made(self, value: Value) -> Made:
         of = [each for each in self.weights if each in self.leaves[value]]
@@ -247,10 +251,7 @@ class _Choice:
 
 def _measures(graph: Graph) -> dict[str, Made]:
     """Those that rewrites have asked for."""
-    found = {}
-    for name, (inner, weights) in graph.measures.items():
-        found[name] = Made(inner, tuple(graph.weights[weight] for weight in weights))
-    return found
+    return {name: Made(inner, tuple(of)) for name, (inner, of) in graph.measures.items()}
 
 
 _VIEW = "a view"

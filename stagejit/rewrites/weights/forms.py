@@ -3,7 +3,7 @@
 Input: a graph whose bound inputs say in which form (`Weight.form`) products read them. Output: the
 products read bf16, or integers of 8 or 4 bits with a scale for each output channel. Invariants:
 sums are in the type in which they were; a weight has the same elements in every program, forwards
-and backwards; what else reads it is a reason to leave it as it is.
+and backwards, and in each body; what else reads it is a reason to leave it as it is.
 
 Note [Symmetric integers]: with the largest magnitude m of a channel, 8 bits hold x as round(x / s)
 for s = m / 127, 4 bits for s = m / 7. A scale that is the same for all terms of a sum multiplies
@@ -25,6 +25,8 @@ from stagejit.rewrites.cloning import cloned
 from stagejit.rewrites.driver import Log
 from stagejit.rewrites.partial import converted, mapped
 from stagejit.rewrites.weights.behind import weights_behind
+from stagejit.rewrites.weights.readers import OTHERS
+from stagejit.trace.weights import Weight
 from stagejit.types import TensorType, bf16, f32, i8, u8
 
 NAME = "store-weights"
@@ -45,7 +47,8 @@ def store_weights(log: Log) -> None:
         if op.definition.is_product and op in graph:
             _store(log, op, stored, first_id)
     for value, made in stored.items():
-        others = [use for use in graph.uses(value) if use.user.id < first_id]
+        before = [use for use in graph.uses(value) if use.user.id < first_id]
+        others = [use for use in before if not use.user.definition.has_bodies]
         if others and value in graph.weights:  # which nobody may see in two forms
             restored = made.restored(graph)
             for use in others:
@@ -158,7 +161,7 @@ def _why_not(graph: Graph, op: Op, at: int, form: str, first_id: int) -> str:
         return "weights determine the product"
     behind = weights_behind(graph, value) or ()
     if not all(_only_products_read(graph, weight, first_id) for weight in behind):
-        return "others than products read it, too"
+        return OTHERS
     return ""
 
 
@@ -166,6 +169,8 @@ def _only_products_read(graph: Graph, value: Value, first_id: int) -> bool:
     """first_id: ops from this one on store weights."""
     for user in graph.users(value):
         if user.definition.is_product or user.definition.is_return or user.id >= first_id:
+            continue
+        if user.definition.has_bodies:  # see `readers.py`
             continue
         if len(user.results) != 1:
             return False
@@ -280,7 +285,7 @@ def _along(graph: Graph, value: Value, shape: Sequence[int], axes: Sequence[int]
     return build(graph, "broadcast", [value], shape=tuple(shape), axes=tuple(a for a, _ in known))
 
 
-def _error(graph: Graph, value: Value, stored: _Stored) -> tuple[Graph, list[Value]]:
+def _error(graph: Graph, value: Value, stored: _Stored) -> tuple[Graph, list[Weight]]:
     """|restored - w| / |w| in the Frobenius norm, as a graph, and the weights that it is of."""
     restored = stored.restored(graph)
     behind = [w for w in graph.weights if w in (weights_behind(graph, value) or ())]
@@ -295,7 +300,7 @@ def _error(graph: Graph, value: Value, stored: _Stored) -> tuple[Graph, list[Val
     ]
     whole = mapped(made, "max", squares[1], filled(made, 1e-30, TensorType(f32, ())))
     made.set_outputs([mapped(made, "sqrt", mapped(made, "div", squares[0], whole))])
-    return made, behind
+    return made, [graph.weights[w] for w in behind]
 
 
 # -- products -------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ as one more input, which every body around it has, too.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.ops.control import bodies_of, unchanging
@@ -18,11 +18,13 @@ from stagejit.rewrites.weights.determined import Determined
 @dataclass(frozen=True)
 class Rebuilding:
     """chosen: for each value that is at hand the one that stands for all equal ones. needed: what
-    is still computed, and the inputs of bodies that are read."""
+    is still computed, and the inputs of bodies that are read. replaced: bodies that are others now.
+    """
 
     of: Determined
     chosen: Mapping[Value, Value]
     needed: set[Value]
+    replaced: list[Graph] = field(default_factory=list)
 
     def append(self, graph: Graph, made: Graph, known: Mapping[Value, Value]) -> dict[Value, Value]:
         """The ops of `graph` in `made`. known: what its inputs, and those that stand for chosen
@@ -66,6 +68,7 @@ class Rebuilding:
 
     def _with_bodies(self, made: Graph, op: Op, values: Mapping[Value, Value]) -> Op:
         kept, bodies = self._kept(op), bodies_of(op)
+        self.replaced.extend(bodies)
         more = [self._inside(body) for body in bodies]
         attrs = dict(op.attrs)
         if op.definition.is_branch:

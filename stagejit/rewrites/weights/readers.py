@@ -1,0 +1,77 @@
+"""Weights that bodies read have the form that `bind` was told, or no body sees them in it.
+
+Input: a program as it was traced. Output: of each weight that a loop or branch reads whether it is
+kept as it is (`Weight.kept`). Invariant: told before any body is rewritten: one that is alone would
+not know who else reads the weight.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from stagejit.graph.ir import Graph, Op, Use, Value
+from stagejit.graph.ops.control import bodies_of
+from stagejit.rewrites.weights.behind import weights_behind
+from stagejit.rewrites.weights.inside import handed_on, tell_bound
+
+OTHERS = "others than products read it, too"
+
+
+def keep_what_others_read(graph: Graph) -> None:
+    """Decides it for all weights that bodies read."""
+    if not any(weight.form for weight in graph.weights.values()):
+        return
+    _tell_all(graph)
+    for value, weight in graph.weights.items():
+        if weight.form and not weight.kept:
+            readers = _Readers()
+            readers.look(graph, value, None)
+            if readers.bodies and readers.others:
+                weight.kept = OTHERS
+
+
+def _tell_all(graph: Graph) -> None:
+    for op in graph.ops():
+        if op.definition.has_bodies:
+            tell_bound(graph, op)
+            for body in bodies_of(op):
+                _tell_all(body)
+
+
+@dataclass
+class _Readers:
+    """Whether bodies read a weight, and whether anything but products does."""
+
+    bodies: bool = False
+    others: bool = False
+
+    def look(self, graph: Graph, value: Value, around: Op | None) -> None:
+        """around: whose body the graph is."""
+        for use in graph.uses(value):
+            known = use.user.definition
+            if known.is_product:
+                continue
+            if known.is_return:
+                self.others |= around is not None and not _passes_on(around, use.operand, value)
+            elif known.has_bodies:
+                self._look_inside(graph, use, around)
+            elif len(use.user.results) == 1 and weights_behind(graph, use.user.result) is not None:
+                self.look(graph, use.user.result, around)
+            else:
+                self.others = True
+
+    def _look_inside(self, graph: Graph, use: Use, around: Op | None) -> None:
+        op, value = use.user, use.user.operands[use.operand]
+        inside = [(body, inner) for operand, body, inner in handed_on(op) if operand is value]
+        self.bodies = True
+        self.others |= not inside
+        for body, inner in inside:
+            self.look(body, inner, op)
+        if op.definition.is_loop and use.operand < op.attrs["carries"] and inside:
+            self.look(graph, op.results[use.operand], around)
+
+
+def _passes_on(loop: Op, output: int, value: Value) -> bool:
+    """Whether this output of its body is a carry that does not change, which is `value`."""
+    is_carry = loop.definition.is_loop and output < loop.attrs["carries"]
+    return is_carry and loop.attrs["body"].inputs[output] is value
