@@ -43,6 +43,8 @@ def document(fragment: str) -> str:
 PAGES: dict[str, Callable[[], str]] = {
     **{what: lambda what=what: lowered().picture(what).html for what in NAMES},  # type: ignore[misc]
     "timeline of a GPU": lambda: lowered("cuda-emulated").picture("timeline").html,
+    "explain": lambda: lowered().explanation.as_html(),
+    "explanation": lambda: document(lowered().explanation._repr_html_()),
     "lowered": lambda: document(lowered()._repr_html_()),
     "graph": lambda: document(lowered().graph._repr_html_()),
     "plan": lambda: document(lowered().plan._repr_html_()),

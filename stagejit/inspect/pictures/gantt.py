@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from stagejit.inspect.page import Markup, joined
@@ -19,6 +19,7 @@ from stagejit.inspect.pictures.words import time_text
 _LEFT, _TOP, _WIDTH = 84.0, 12.0, 1080.0
 _TALLEST, _LOWEST, _LANES = 30.0, 5.0, 240.0  # of a lane, and of all of them together
 _WIDEST = 16_000.0
+_MOST_LINES = 60  # joins that go through all lanes; more are ticks
 _TEXT = 64.0  # width of the middle bar of a closer view
 
 
@@ -62,17 +63,66 @@ class Link:
 @dataclass(frozen=True)
 class Gantt:
     """lanes: their names. copies: for what repeats the first
-    dispatch of each copy, then the one that comes after the last copy, or nothing."""
+    dispatch of each copy, then the one that comes after the last copy, or nothing. told:
+    what is said of each of them, rather than how many there are."""
 
     lanes: tuple[str, ...]
     bars: tuple[Bar, ...]
     joins: tuple[Join, ...] = ()
     links: tuple[Link, ...] = ()
     copies: tuple[tuple[str, ...], ...] = ()
+    told: tuple[str, ...] = ()
 
     @property
     def end(self) -> float:
         return max((bar.end for bar in self.bars), default=0.0)
+
+    def folded(self) -> Gantt:
+        """With the first copy only of what repeats; what comes later is moved there."""
+        starts = self.starts
+        cuts: list[tuple[float, float]] = []
+        copies = []
+        for names in self.copies:
+            if len(names) > 2:
+                cuts.append((starts.get(names[1], self.end), starts.get(names[-1], self.end)))
+                copies.append((names[0], names[-1]))
+
+        def stays(start: float) -> bool:
+            return not any(first <= start < last for first, last in cuts)
+
+        def moved(time: float) -> float:
+            return time - sum(min(time, last) - first for first, last in cuts if time > first)
+
+        bars = [
+            replace(bar, start=moved(bar.start), end=moved(bar.end))
+            for bar in self.bars
+            if stays(bar.start)
+        ]
+        joins = [
+            replace(join, time=moved(join.time), until=moved(join.until))
+            for join in self.joins
+            if stays(join.time)
+        ]
+        links = [
+            replace(link, start=moved(link.start), end=moved(link.end))
+            for link in self.links
+            if stays(link.start) and stays(link.end)
+        ]
+        told = tuple(
+            f"× {len(names) - 1}, {time_text(last - first)} more"
+            for names, (first, last) in zip(self.copies, cuts, strict=True)
+        )
+        return Gantt(
+            self.lanes, tuple(bars), tuple(joins), tuple(links), tuple(copies), told or self.told
+        )
+
+    @property
+    def starts(self) -> dict[str, float]:
+        """When each dispatch starts."""
+        found: dict[str, float] = {}
+        for bar in self.bars:
+            found[bar.dispatch] = min(bar.start, found.get(bar.dispatch, bar.start))
+        return found
 
     @property
     def close_width(self) -> float:
@@ -135,7 +185,8 @@ class _Scene:
 
     def _join(self, join: Join, bottom: float) -> Markup:
         x, room = self.x(join.time), (join.until - join.time) * self.scale
-        parts = [svg.tip(*join.tip), svg.line(x, self.y(0), x, bottom + 6, "sj-join")]
+        top = self.y(0) if len(self.gantt.joins) <= _MOST_LINES else bottom
+        parts = [svg.tip(*join.tip), svg.line(x, top, x, bottom + 6, "sj-join")]
         text = svg.fitting(join.text, room - 4)
         if len(text) > 3:
             parts.append(svg.text(x + 3, bottom + 16, text, "sj-soft"))
@@ -157,15 +208,14 @@ class _Scene:
 
     def _brackets(self, y: float) -> Iterator[Markup]:
         """Under what repeats."""
-        starts: dict[str, float] = {}
-        for bar in self.gantt.bars:
-            starts[bar.dispatch] = min(bar.start, starts.get(bar.dispatch, bar.start))
-        for names in self.gantt.copies:
-            *places, end = [starts.get(name, self.gantt.end) for name in names]
-            for first, last in pairwise([*places, end]):
+        starts, end = self.gantt.starts, self.gantt.end
+        for at, names in enumerate(self.gantt.copies):
+            places = [starts.get(name, end) for name in names]
+            for first, last in pairwise(places):
                 yield svg.line(self.x(first) + 1, y, self.x(last) - 1, y, "sj-accent")
-            middle = (self.x(places[0]) + self.x(end)) / 2
-            yield svg.text(middle, y + 14, f"× {len(places)}", "sj-accent", "middle")
+            told = self.gantt.told[at] if self.gantt.told else f"× {len(places) - 1}"
+            middle = (self.x(places[0]) + self.x(places[-1])) / 2
+            yield svg.text(middle, y + 14, told, "sj-accent", "middle")
 
     def _scale(self, y: float) -> Iterator[Markup]:
         yield svg.line(_LEFT, y, _LEFT + self.width, y, "sj-rule")

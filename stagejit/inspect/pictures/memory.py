@@ -19,7 +19,8 @@ from stagejit.loc import UNKNOWN, Loc
 from stagejit.schedule.plan import Plan
 
 _ARENA, _CURVE, _LANE = 340.0, 90.0, 18.0  # heights
-_MOST_LANES = 24  # of arguments and results
+_MOST_LANES = 12  # of arguments, and of results
+_FEW = 16  # buffers of a peak that are listed at once
 _COLORS = {
     "argument": "green",
     "weight": "teal",
@@ -50,7 +51,10 @@ def _panels(plan: Plan, title: str) -> Iterator[Panel]:
     drawing = _Map(plan, lives, peak).drawing()
     yield Panel(f"memory of {title}", drawing, note, _key(lives, _workspaces(plan)))
     if peak.lives:
-        yield Panel(f"the peak of {title}", None, _where(plan, peak), _of_peak(plan, peak))
+        yield Panel(f"the peak of {title}", None, _where(plan, peak), _by_line(plan, peak))
+        few, told = len(peak.lives) <= _FEW, f"{len(peak.lives)} of them, by size"
+        details = _by_buffer(plan, peak)
+        yield Panel(f"buffers of the peak of {title}", None, told, details, is_open=few)
     yield Panel(f"buffers of {title}", None, "all of them", _buffers(plan, lives), is_open=False)
     for dispatch in plan.dispatches:
         for number, body in enumerate(dispatch.bodies):
@@ -128,7 +132,10 @@ class _Map:
     def _lanes(self, y: float) -> tuple[float, list[Markup]]:
         """Arguments, results and what passes between runs: a lane each, the largest ones."""
         own = [life for life in self.lives if not life.in_arena and not life.buffer.host]
-        shown = sorted(own, key=lambda life: -life.buffer.nbytes)[:_MOST_LANES]
+        by_size = sorted(own, key=lambda life: -life.buffer.nbytes)
+        results = [life for life in by_size if life.buffer.kind == "result"]
+        others = [life for life in by_size if life.buffer.kind != "result"]
+        shown = [*others[:_MOST_LANES], *results[:_MOST_LANES]]
         parts = []
         if shown:
             more = f", the largest {len(shown)} of {len(own)}" if len(shown) < len(own) else ""
@@ -138,11 +145,16 @@ class _Map:
             if life.buffer.host:
                 guests.setdefault(life.buffer.host, []).append(life)
         for life in (life for life in own if life in shown):
+            inside = guests.get(life.buffer.name, [])
+            lane = _LANE if len(inside) < 2 else 2.5 * _LANE
             parts.append(svg.text(LEFT - 6, y + 12, self._lane_name(life), "sj-soft", "end"))
-            parts.append(self._bar(life, y + 1, _LANE - 3))
-            for guest in guests.get(life.buffer.name, ()):
-                parts.append(self._bar(guest, y + 1, _LANE - 3))
-            y += _LANE
+            parts.append(self._bar(life, y + 1, lane - 3))
+            for guest in inside:
+                scale = (lane - 3) / max(life.buffer.nbytes, 1)
+                height = scale * guest.buffer.nbytes if len(inside) > 1 else lane - 3
+                above = scale * (guest.buffer.slot or 0) if len(inside) > 1 else 0.0
+                parts.append(self._bar(guest, y + lane - 2 - above - height, height))
+            y += lane
         return y + 6, parts
 
     def _lane_name(self, life: Life) -> str:
@@ -203,8 +215,8 @@ def _where(plan: Plan, peak: Peak) -> str:
     return at
 
 
-def _of_peak(plan: Plan, peak: Peak) -> Markup:
-    """What it is made of, by line and by buffer."""
+def _by_line(plan: Plan, peak: Peak) -> Markup:
+    """What it is made of."""
     by_line: dict[str, list[Life]] = {}
     for life in peak.lives:
         by_line.setdefault(line_of(_loc(plan, life)) or "unknown", []).append(life)
@@ -212,7 +224,7 @@ def _of_peak(plan: Plan, peak: Peak) -> Markup:
         ((sum(life.buffer.nbytes for life in own), line, own) for line, own in by_line.items()),
         key=lambda entry: -entry[0],
     )
-    lines = table(
+    return table(
         ("bytes", "of the peak", "written by the line", "buffers"),
         (
             (f"{n:,}", _share(n, peak), line, ", ".join(life.buffer.name for life in own))
@@ -220,7 +232,10 @@ def _of_peak(plan: Plan, peak: Peak) -> Markup:
         ),
         numbers={0, 1},
     )
-    buffers = table(
+
+
+def _by_buffer(plan: Plan, peak: Peak) -> Markup:
+    return table(
         ("bytes", "of the peak", "buffer", "written by", "until", "line"),
         (
             (
@@ -235,7 +250,6 @@ def _of_peak(plan: Plan, peak: Peak) -> Markup:
         ),
         numbers={0, 1},
     )
-    return joined([lines, buffers])
 
 
 def _share(nbytes: int, peak: Peak) -> str:

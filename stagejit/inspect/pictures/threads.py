@@ -152,8 +152,8 @@ class Waves:
         self, step: Step, lane: int, lanes: int, start: float, seconds: float, *, known: bool = True
     ) -> None:
         dispatch = step.dispatch
-        trips = [body.trip for body in dispatch.bodies if body.trip and dispatch.kind != "branch"]
-        text = f"@{dispatch.name}" + (f" × {trips[0]}" if trips else "")
+        trip = dispatch.bodies[0].trip if dispatch.kind == "loop" else None
+        text = f"@{dispatch.name}" + (f" × {trip}" if trip else "")
         time = f"{time_text(seconds)}, modelled" if known else "nobody knows how long"
         tip = (f"{dispatch.kind} ({', '.join(dispatch.ops)})", time, line_of(dispatch.loc))
         color = color_of(dispatch.kind)

@@ -82,7 +82,13 @@ def panels_of_streams(
 
 def _panels(gantt: Gantt, plan: Plan, title: str, note: str) -> Iterator[Panel]:
     key = key_of(dict.fromkeys((d.kind, color_of(d.kind)) for d in plan.dispatches))
-    yield Panel(f"timeline of {title}", gantt.drawing(), note, key)
+    name = f"timeline of {title}"
+    if gantt.copies:
+        told = f"{note}; of what repeats the first copy"
+        yield Panel(name, gantt.folded().drawing(), told, key)
+        yield Panel(f"all of the {name}", gantt.drawing(), note, is_open=False)
+    else:
+        yield Panel(name, gantt.drawing(), note, key)
     if len(gantt.bars) > _FEW:
         closer = gantt.drawing(gantt.close_width)
-        yield Panel(f"timeline of {title}, closer", closer, "to be scrolled", is_open=False)
+        yield Panel(f"{name}, closer", closer, "to be scrolled", is_open=False)
