@@ -18,7 +18,7 @@ from stagejit.inspect.pictures.words import key_of, line_of, short, with_unit
 from stagejit.loc import UNKNOWN, Loc
 from stagejit.schedule.plan import Plan
 
-_ARENA, _CURVE, _LANE = 340.0, 90.0, 18.0  # heights
+_ARENA, _CURVE, _LANE = 340.0, 90.0, 18.0  # heights; the first at most
 _MOST_LANES = 12  # of arguments, and of results
 _FEW = 16  # buffers of a peak that are listed at once
 _COLORS = {
@@ -47,7 +47,10 @@ def _panels(plan: Plan, title: str) -> Iterator[Panel]:
     note = f"peak of transients {with_unit(peak.nbytes, 'B')}"
     if plan.dispatches and peak.nbytes:
         note += f" at @{plan.dispatches[peak.position].name}"
-    note += f", packed {with_unit(plan.arena_nbytes, 'B')}; {', '.join(sums)}"
+    note += f", packed {with_unit(plan.arena_nbytes, 'B')}"
+    if plan.arena_nbytes and not plan.peak_nbytes:
+        note += " on the stack"
+    note += f"; {', '.join(sums)}"
     drawing = _Map(plan, lives, peak).drawing()
     yield Panel(f"memory of {title}", drawing, note, _key(lives, _workspaces(plan)))
     if peak.lives:
@@ -76,6 +79,8 @@ class _Map:
     def __init__(self, plan: Plan, lives: Sequence[Life], peak: Peak) -> None:
         self.plan, self.lives, self.peak = plan, lives, peak
         self.axis, self.workspaces = Axis.of(plan), _workspaces(plan)
+        slots = sum(life.in_arena for life in lives)
+        self.arena = min(max(40.0 * slots, 90.0), _ARENA)
         self.over = {life.buffer.over for life in lives if life.buffer.over}
 
     def drawing(self) -> svg.Drawing:
@@ -86,7 +91,7 @@ class _Map:
             y += _CURVE + 26
         if self.plan.arena_nbytes:
             parts += self._arena(y)
-            y += _ARENA + 26
+            y += self.arena + 26
         y, lanes = self._lanes(y)
         parts += lanes
         if self.peak.nbytes:  # behind the rest
@@ -118,15 +123,15 @@ class _Map:
         size = self.plan.arena_nbytes
         yield svg.text(LEFT, y - 8, "the arena: slots of transients", "sj-strong")
         for step in range(5):
-            place = y + _ARENA * (1 - step / 4)
+            place = y + self.arena * (1 - step / 4)
             yield svg.line(LEFT, place, self.axis.right, place, "sj-rule")
             offset = with_unit(size * step / 4, "B")
             yield svg.text(LEFT - 6, place + 4, offset, "sj-soft", "end")
         for life in self.lives:
             if life.in_arena and life.buffer.nbytes:
                 assert life.buffer.slot is not None
-                height = _ARENA * life.buffer.nbytes / size
-                top = y + _ARENA * (1 - life.buffer.slot / size) - height
+                height = self.arena * life.buffer.nbytes / size
+                top = y + self.arena * (1 - life.buffer.slot / size) - height
                 yield self._bar(life, top, height)
 
     def _lanes(self, y: float) -> tuple[float, list[Markup]]:
