@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 
 from stagejit.codegen.cuda.device import Device
 from stagejit.codegen.generate import Generated, kernel_cache
-from stagejit.codegen.own import OwnPolicy, machine_for, resolver_for
+from stagejit.codegen.own import OwnPolicy, machine_for, require_here, resolver_for
 from stagejit.codegen.target import Target
 from stagejit.collector import collector_paused
 from stagejit.decisions import Decision
@@ -395,6 +395,7 @@ def _load(c: Compilation) -> None:
         bridge = bridge_program(c.cuda.name, run, given, made.outputs)
         c.staged = _bridged(c, load_program(bridge, {}, cache))
         return
+    require_here(c.target)
     texts = {generated.symbol: generated.text for generated in c.kernels.values()}
     c.loaded = {
         run: load_program(program, texts, cache, weights if program.bound_nbytes else None)
@@ -438,7 +439,7 @@ def _bound_weights(c: Compilation, cache: ObjectCache | None) -> BoundWeights | 
             _evaluations[made.text, c.request.options] = known
         return known
 
-    return BoundWeights(c.sources, compiled, cache, c.measures)
+    return BoundWeights(c.sources, compiled, cache, c.measures, c.request.options.extensions)
 
 
 # What makes values of weights, as long as a program reads one: layers of one shape have one.

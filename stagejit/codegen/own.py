@@ -7,16 +7,22 @@ says in its choices whose it is.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from stagejit.codegen.closed import ClosedRegion
 from stagejit.codegen.cpu.contract.panels import panels_for
+from stagejit.codegen.ir.builder import Builder
+from stagejit.codegen.ir.nodes import Value as Register
+from stagejit.codegen.ir.nodes import element_type
+from stagejit.codegen.ir.rules import RULES, Fault, need
 from stagejit.codegen.kernel import Choice, Kernel
 from stagejit.codegen.target import Target
 from stagejit.dispatch.encodings import OwnFirst, OwnResolver, Resolver, untiled
+from stagejit.errors import NoDriverError
 from stagejit.extension import Extension
+from stagejit.graph.ir import Op
 from stagejit.machine import Machine
 from stagejit.options import Options
 from stagejit.rewrites.rules import Declined
@@ -56,6 +62,42 @@ def _shapes(region: ClosedRegion) -> str:
     return ", ".join(str(store.value.type) for store in region.stores)
 
 
+def checked_code(own: Extension, code: Callable[..., Any]) -> Callable[..., Register]:
+    """The code of an elementwise op of a user's, which raises ExtensionError for what is none."""
+
+    def checked(b: Builder, op: Op, elements: Sequence[Register]) -> Register:
+        with own.running(f"failed as it wrote code for {op}"):
+            made: Any = code(b, op, elements)
+        if not isinstance(made, Register):
+            raise own.fault(f"returned a {type(made).__name__} as the code of {op}, no register")
+        lanes = max((element.type.lanes for element in elements), default=0)
+        wanted = element_type(op.result.type.dtype).with_lanes(lanes)
+        if made.type != wanted:
+            raise own.fault(f"returned code of type {made.type} for {op}, which is {wanted}")
+        _verify(own, made, set(elements))
+        return made
+
+    return checked
+
+
+def _verify(own: Extension, made: Register, known: set[Register]) -> None:
+    """Raises ExtensionError for the first op between `known` registers and `made` that is none."""
+    waiting = [made]
+    while waiting:
+        register = waiting.pop()
+        if register in known or register.op is None:
+            continue
+        known.add(register)
+        rule, opcode = RULES.get(register.op.opcode), register.op.opcode
+        try:
+            need(rule is not None, f"there is no `{opcode}` of the loop-nest IR")
+            if rule is not None:
+                rule(register.op)
+        except Fault as fault:
+            raise own.fault(f"wrote code that is none: {fault}") from None
+        waiting += register.op.operands
+
+
 @dataclass(frozen=True, eq=False)
 class OwnMachine(Extension):
     """A machine of a user's: a `Target`, or a `Device`, in the place of the one that there is."""
@@ -67,6 +109,19 @@ def machine_for(options: Options, usual: Callable[[], M], kind: type[M]) -> M:
     """The first machine of that kind among the extensions, else the usual one."""
     found = (own.machine for own in options.parts_of(OwnMachine))
     return next((machine for machine in found if isinstance(machine, kind)), None) or usual()
+
+
+def require_here(target: Target) -> None:
+    """Raises NoDriverError for a CPU of a user's that has instructions which this one lacks."""
+    here = Target.host()
+    lacks = [name for name in target.switched_on if not here.has(name)]
+    if target.triple.split("-")[0] != here.triple.split("-")[0]:
+        lacks = [target.triple.split("-")[0]]
+    if lacks and target != here:
+        raise NoDriverError(
+            f"the CPU here has no {', '.join(sorted(lacks))}, which {target.name!r} has",
+            next_step="plans and explanations need no such CPU; to call, give one like this",
+        )
 
 
 def resolver_for(machine: Machine, options: Options) -> Resolver:

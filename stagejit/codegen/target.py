@@ -64,7 +64,12 @@ class Target(Machine):
 
     def has(self, feature: str) -> bool:
         """True where LLVM's feature list switches `feature` on."""
-        return feature in _enabled(self.features)
+        return feature in self.switched_on
+
+    @property
+    def switched_on(self) -> frozenset[str]:
+        """The features of LLVM's list that are on."""
+        return _enabled(self.features)
 
     def lanes(self, elem: object) -> int:
         """Elements of one vector register; `elem` is anything whose text names an element type."""

@@ -65,6 +65,7 @@ from stagejit.extending.checks import (
     changed,
     checked_backend,
     function_of,
+    guarded,
     name_of,
     named,
     nothing,
@@ -253,7 +254,8 @@ def op(
     name, kind = name_of(definition, loc), definition.kind
     if is_defined(kind):
         raise wrong(f"there is an op kind {kind!r} already", loc, "choose another name")
-    parts: list[Extension] = [OwnOp(name, definition, loc=loc)]
+    declared = guarded(definition, Extension(name, loc=loc))
+    parts: list[Extension] = [OwnOp(name, declared, loc=loc)]
     if primitive is not None:
         parts.append(OwnTranslation(name, primitive, translate or as_one(kind), loc=loc))
     elif translate is not None:
@@ -363,8 +365,8 @@ def cpu(name: str, *, like: str = "native", **numbers: Any) -> Extension:
     like: "native", "avx512", "avx2", "sse2" or "neon": which one it is, but for
     numbers: fields of `stagejit.codegen.target.Target`, such as cores, vector_nbytes (bytes of a
         vector register), l2_nbytes (of one core's cache), bandwidth (bytes a second of all cores).
-    Plans and texts are made for any; a call raises NoDriverError where this process's CPU lacks
-    instructions of it.
+    Plans and explanations are made for any; `lower`, and a call, raise NoDriverError where this
+    process's CPU lacks instructions of it.
     Raises OptionsError for a name that is taken, another `like` or number.
     """
     loc = named(name, line_of())

@@ -11,7 +11,9 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
+from stagejit.codegen.own import checked_code
 from stagejit.errors import OptionsError
+from stagejit.extension import Extension
 from stagejit.graph.definition import OpDef
 from stagejit.loc import Loc
 from stagejit.machine import Machine
@@ -73,6 +75,28 @@ def beside(loc: Loc, known: Sequence[str], before: str, after: str) -> tuple[str
 
 def summary(function: Callable[..., Any]) -> str:
     return ((function.__doc__ or "").strip().splitlines() or [""])[0]
+
+
+def guarded(definition: OpDef, own: Extension) -> OpDef:
+    """The declaration, whose functions raise ExtensionError where they fail. `infer` and `check`
+    raise what they like, for that is how they refuse."""
+    changed: dict[str, Any] = {}
+    for field in dataclasses.fields(definition):
+        given = getattr(definition, field.name)
+        guarded = field.init and callable(given) and given is not field.default
+        if guarded and field.name not in ("infer", "check"):
+            changed[field.name] = _running(own, field.name, given)
+    if definition.code is not None:
+        changed["code"] = checked_code(own, definition.code)
+    return dataclasses.replace(definition, **changed)
+
+
+def _running(own: Extension, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    def called(*args: Any, **more: Any) -> Any:
+        with own.running(f"failed in its {name}"):
+            return function(*args, **more)
+
+    return called
 
 
 def as_one(kind: str) -> Callable[..., Any]:

@@ -2,7 +2,8 @@
 
 Input: none. Output: names, of these kinds:
 
-rewrites and translations: `Graph`, `Op`, `Value`, `build`, `declined`, `Log`, `Unsupported`; types:
+rewrites and translations: `Graph`, `Op`, `Value`, `build`, `declined`, `Log`, `Unsupported`, and
+`parse`, `as_text` for looking at graphs; types:
 `TensorType` and the element types; layouts: `Layout`, `Encoding`. Schedules: a `ClosedRegion`, its
 loops by `loops_of_stores` (of regions that store elements of one space) or `lines_of` (along an
 axis of an anchor), a tree of `Parallel`, `Loop`, `Do` and the like, and `kernel`.
@@ -23,8 +24,11 @@ from stagejit.codegen.cuda.kernels import grid_kernel
 from stagejit.codegen.elements.elements import Memory, Stores
 from stagejit.codegen.elements.lines import Line, lines_of
 from stagejit.codegen.elements.loops import Loops, loops_of_stores
+from stagejit.codegen.ir.builder import Builder
+from stagejit.codegen.ir.nodes import Value as Register
 from stagejit.codegen.ir.nodes import element_type
 from stagejit.codegen.kernel import Choice, Kernel
+from stagejit.codegen.math.functions import emit
 from stagejit.codegen.nest.emitter import Emitter
 from stagejit.codegen.nest.items import in_items
 from stagejit.codegen.nest.kernels import kernel_of
@@ -33,7 +37,9 @@ from stagejit.codegen.target import Target
 from stagejit.errors import OptionsError
 from stagejit.graph.definition import OpDef, require
 from stagejit.graph.ir import Graph, Op, Value
-from stagejit.graph.ops import build
+from stagejit.graph.ops import build, filled
+from stagejit.graph.parser import parse
+from stagejit.graph.printer import as_text
 from stagejit.index.affine import Affine, Var
 from stagejit.index.encoding import Encoding
 from stagejit.index.layout import Layout
@@ -42,6 +48,7 @@ from stagejit.rewrites.driver import Log
 from stagejit.rewrites.rules import declined
 from stagejit.trace.translation import Unsupported
 from stagejit.types import (
+    DType,
     TensorType,
     bf16,
     bool_,
@@ -64,6 +71,7 @@ __all__ = [
     "Choice",
     "Chunk",
     "ClosedRegion",
+    "DType",
     "Device",
     "Do",
     "Emitter",
@@ -84,6 +92,7 @@ __all__ = [
     "Unsupported",
     "Value",
     "Var",
+    "as_text",
     "bf16",
     "blocks",
     "bool_",
@@ -93,15 +102,20 @@ __all__ = [
     "f16",
     "f32",
     "f64",
+    "filled",
     "i8",
     "i16",
     "i32",
     "i64",
     "in_items",
+    "items",
     "kernel",
     "lines_of",
     "loops_of_stores",
+    "parse",
+    "region_seconds",
     "require",
+    "scalar",
     "serial",
     "stored",
     "u8",
@@ -112,6 +126,15 @@ __all__ = [
 ]  # fmt: skip
 
 Tree = Callable[[Loops, Any, Sequence[Memory]], Parallel]
+
+
+def scalar(b: Builder, function: str, dtype: DType, *elements: Register) -> Register:
+    """Code of a function of `map`, by its name there ("exp", "max"), for elements of an op.
+
+    dtype: of the elements, or of all lanes of vectors of them. Raises InternalError for a name that
+    there is not.
+    """
+    return emit(b, function, dtype, elements)
 
 
 def kernel(
@@ -139,6 +162,14 @@ def kernel(
         f"{machine!r} is no machine that kernels are made for",
         next_step="hand on the one that the schedule was given",
     )
+
+
+def items(loops: Sequence[tuple[Var, int]], body: Any, emitter: Emitter) -> Parallel:
+    """`body` for each item, which the cores of a CPU, or the threads of a GPU, share.
+
+    loops: variables, outermost first, and how many elements of each one item takes.
+    """
+    return Parallel(tuple(loops), body, together=getattr(emitter, "threads", 1))
 
 
 def stored(loops: Loops, emitter: Emitter, memory: Sequence[Memory]) -> Do:

@@ -23,6 +23,7 @@ from jax.interpreters import mlir
 
 from stagejit.compat import constant_array, physical_aval, type_of
 from stagejit.errors import UnsupportedOpError
+from stagejit.extension import Extension
 from stagejit.index.layout import Layout
 from stagejit.locks import new_lock
 from stagejit.rewrites.weights.evaluate import Made
@@ -55,8 +56,12 @@ class BoundWeights:
         compile: Compile,
         cache: ObjectCache | None = None,
         measures: Mapping[str, Made] | None = None,
+        extensions: tuple[Extension, ...] = (),
     ) -> None:
-        self._sources, self._cache = tuple(sources), cache
+        """extensions: that decide what is computed. It is found again by those of equal ones, and
+        nothing on disk says which these were."""
+        self._sources, self._cache = tuple(sources), None if extensions else cache
+        self._extensions = extensions
         self._measures = dict(measures or {})
         made = [*sources, *self._measures.values()]
         self._made = {source: compile(source) for source in made if isinstance(source, Made)}
@@ -86,11 +91,12 @@ class BoundWeights:
     def _result(self, made: Made, new: Mapping[Weight, Any]) -> Array:
         """From memory, from disk, or made now."""
         contents = [content_of(new[w]) if w in new else w.content for w in made.weights]
-        found = _remembered(made, contents)
+        key = (made.text, self._extensions, *map(id, contents))
+        found = _remembered(key, contents)
         if found is None:
             arrays = [_array(weight, new) for weight in made.weights]
             found = _from_disk_or_made(made, self._made[made], arrays, self._cache)
-            _remember(made, contents, found)
+            _remember(key, contents, found)
         return found
 
     def reading(self, new: Mapping[Weight, Any]) -> Reading:
@@ -205,23 +211,19 @@ def evaluation_counts() -> dict[str, int]:
     return dict(_counts)
 
 
-def _remembered(made: Made, contents: Sequence[Content]) -> Array | None:
+def _remembered(key: Any, contents: Sequence[Content]) -> Array | None:
     with _lock:
-        of, result = _known.get(_key(made, contents), ((), None))
+        of, result = _known.get(key, ((), None))
         same = len(of) == len(contents) and all(a() is b for a, b in zip(of, contents, strict=True))
         return result() if result is not None and same else None
 
 
-def _remember(made: Made, contents: Sequence[Content], result: Array) -> None:
+def _remember(key: Any, contents: Sequence[Content], result: Array) -> None:
     with _lock:
-        for key in [key for key, (_, other) in _known.items() if other() is None]:
-            del _known[key]
+        for gone in [known for known, (_, other) in _known.items() if other() is None]:
+            del _known[gone]
         refs = tuple(map(weakref.ref, contents))
-        _known[_key(made, contents)] = refs, weakref.ref(result)
-
-
-def _key(made: Made, contents: Sequence[Content]) -> Any:
-    return made.text, tuple(map(id, contents))
+        _known[key] = refs, weakref.ref(result)
 
 
 def _from_disk_or_made(

@@ -1,0 +1,222 @@
+"""Ops from outside of the package go through every stage, on a CPU and on an emulated GPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import stagejit
+from stagejit import extending
+from stagejit.errors import ExtensionError, OptionsError, VerificationError
+from stagejit.extending import writing as w
+from stagejit.graph.interpreter import interpret
+from stagejit.graph.parser import parse
+from stagejit.graph.printer import as_text
+from stagejit.graph.verifier import verify
+from tests.extending.own import (
+    RECURRENCE,
+    SOFTSIGN,
+    alike,
+    primitive,
+    recurrence,
+    recurrence_kernel,
+    recurrence_p,
+    softsign,
+    softsign_p,
+)
+
+OWN = (
+    extending.op(SOFTSIGN, primitive=softsign_p),
+    extending.op(RECURRENCE, primitive=recurrence_p, cpu=recurrence_kernel, cuda=recurrence_kernel),
+)
+TARGETS = ("native", "cuda-emulated")
+TEXT = """graph @f(%x: f32[2,5]) {
+  %0: f32[2,5] = softsign %x
+  %1: f32[2,5] = linear_recurrence %0, %x
+  return %1
+}"""
+
+
+def options(target: str = "native", **more: Any) -> stagejit.Options:
+    return stagejit.Options(extensions=OWN, target=target, verify=True, delegate=False, **more)
+
+
+def program(a: Any, x: Any) -> Any:
+    return 2 * recurrence_p.bind(a * 0.5, jnp.exp(softsign_p.bind(x))) + 1
+
+
+def wanted(a: np.ndarray[Any, Any], x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    a, x = a.astype(np.float64), x.astype(np.float64)
+    return 2 * recurrence(None, None, a * 0.5, np.exp(softsign(None, None, x))) + 1
+
+
+def arguments(*shape: int) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    random = np.random.default_rng(len(shape))
+    a, x = random.uniform(-1, 1, (2, *shape)).astype(np.float32)
+    return a, x
+
+
+def test_types_text_and_meaning() -> None:
+    with pytest.raises(VerificationError, match="unknown op kind 'softsign'"):
+        parse(TEXT)
+    with extending.declaring(*OWN):
+        graph = parse(TEXT)
+        verify(graph)
+        x = arguments(2, 5)[1]
+        np.testing.assert_allclose(
+            interpret(graph, [x])[0], recurrence(None, None, softsign(None, None, x), x), rtol=1e-6
+        )
+    assert as_text(graph) == TEXT
+    with pytest.raises(VerificationError, match="unknown op kind"):
+        parse(TEXT)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("shape", [(5, 37), (7,), (2, 3, 64), (1, 1), (0, 4)])
+def test_they_run(target: str, shape: tuple[int, ...]) -> None:
+    a, x = arguments(*shape)
+    f = stagejit.jit(program, options=options(target))
+    np.testing.assert_allclose(f(a, x), wanted(a, x), rtol=2e-6)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_what_surrounds_them_is_fused_and_they_are_in_plan_and_explanation(target: str) -> None:
+    f = stagejit.jit(program, options=options(target))
+    plan = f.plan(*arguments(5, 37))
+    (dispatch,) = plan.dispatches
+    assert dispatch.kind == "linear_recurrence"
+    assert dispatch.ops == ("mul", "softsign", "exp", "linear_recurrence", "mul", "add")
+    assert dispatch.flops == 5 * 37 * (1 + 3 + 1 + 2 + 1 + 1)
+    text = f.explain(*arguments(5, 37)).as_text(kernels=True)
+    assert "+ softsign @ softsign: f32[5,37]: becomes softsign" in text
+    assert "schedule: by linear_recurrence: an item has a line" in text
+    assert ("for c1 of 37" in f.lower(*arguments(5, 37)).as_text("loops")) == (target != "")
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_an_op_that_stands_alone(target: str) -> None:
+    """What it reads and makes lies in memory; its kernel is the same."""
+    alone = extending.OpDef(
+        kind="recurrence_alone", infer=alike, interpret=recurrence, stands_alone=True
+    )
+    alone_p = primitive("recurrence_alone")
+    own = extending.op(alone, primitive=alone_p, cpu=recurrence_kernel, cuda=recurrence_kernel)
+    a, x = arguments(4, 9)
+    made = stagejit.Options(extensions=own, target=target, verify=True, delegate=False)
+    f = stagejit.jit(lambda a, x: alone_p.bind(a, x * 2).sum(1), options=made)
+    np.testing.assert_allclose(
+        f(a, x), recurrence(None, None, a, x * 2).sum(1), rtol=1e-5, atol=1e-6
+    )
+    assert "recurrence_alone" in [dispatch.kind for dispatch in f.plan(a, x).dispatches]
+
+
+def test_they_are_native_in_loops_and_in_other_transformations() -> None:
+    def looped(a: Any, x: Any) -> Any:
+        return jax.lax.fori_loop(0, 3, lambda i, y: recurrence_p.bind(a, softsign_p.bind(y)), x)
+
+    a, x = arguments(3, 8)
+    f = stagejit.jit(looped, options=options())
+    want = x
+    for _ in range(3):
+        want = recurrence(None, None, a, softsign(None, None, want))
+    np.testing.assert_allclose(f(a, x), want, rtol=1e-5, atol=1e-6)
+    assert not f.plan(a, x).delegated
+
+
+def test_elsewhere_the_primitive_is_what_it_was() -> None:
+    """No table of the process knows the op, and one may be switched off by its name."""
+    _, x = arguments(3, 8)
+    for made in (
+        stagejit.Options(),
+        options(disable=("softsign", "linear_recurrence")),
+    ):
+        f = stagejit.jit(lambda x: softsign_p.bind(x), options=made)
+        if made.delegate:
+            (left,) = f.plan(x).delegated
+            assert "softsign" in left.equation
+        else:
+            with pytest.raises(stagejit.StagejitError, match="cannot lower `softsign"):
+                f(x)
+
+
+def test_a_primitive_of_jax_is_translated_anew() -> None:
+    from jax.extend.core.primitives import tanh_p
+
+    @extending.translation("rational-tanh", tanh_p)
+    def rational(emit: Any, site: Any, x: w.Value) -> Any:
+        if x.type.dtype is not w.f32:
+            raise w.Unsupported("only f32")
+        squared = emit.map("mul", x, x)
+        top = emit.map("mul", x, emit.map("add", squared, emit.const(27.0, w.f32)))
+        bottom = emit.map(
+            "add", emit.map("mul", squared, emit.const(9.0, w.f32)), emit.const(27.0, w.f32)
+        )
+        return emit.map("div", top, bottom)
+
+    f = stagejit.jit(jnp.tanh, options=stagejit.Options(extensions=rational, verify=True))
+    x = np.linspace(-1, 1, 33, dtype=np.float32)
+    np.testing.assert_allclose(f(x), x * (27 + x**2) / (27 + 9 * x**2), rtol=1e-6)
+    half = x.astype(np.float16)
+    np.testing.assert_allclose(f(half), np.tanh(half), rtol=1e-2, atol=1e-3)
+    reasons = [d.reason for d in f.plan(half).decisions if d.rewrite == "rational-tanh"]
+    assert reasons == ["only f32"]
+
+
+# -- faults
+
+
+def broken(definition: Any = SOFTSIGN, f: Any = softsign_p.bind, **given: Any) -> ExtensionError:
+    own = extending.op(definition, **{"primitive": softsign_p, **given})
+    with pytest.raises(ExtensionError) as caught:
+        stagejit.jit(f, options=stagejit.Options(extensions=own))(arguments(3, 8)[1])
+    assert __file__ in caught.value.loc.file
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("code", "what"),
+    [
+        (lambda b, op, elements: 1.0, "returned a float as the code of softsign"),
+        (lambda b, op, elements: b.cast("bitcast", elements[0], "i32"), "returned code of type"),
+        (lambda b, op, elements: b.binary("maximise", *elements, 1.0), "there is no `maximise`"),
+        (lambda b, op, elements: elements[3], "IndexError"),
+    ],
+)
+def test_code_that_is_none(code: Any, what: str) -> None:
+    definition = extending.OpDef(
+        kind="softsign", infer=alike, interpret=softsign, is_elementwise=True, code=code
+    )
+    assert what in broken(definition).what
+
+
+def test_a_translation_of_another_type() -> None:
+    fault = broken(translate=lambda emit, site, x: emit.reshape(x, (24,)))
+    assert "translated `softsign` to f32[24] instead of f32[3,8]" in fault.what
+
+
+def test_operands_that_do_not_fit_are_refused_where_they_are() -> None:
+    def infer(operands: Any, attrs: Any) -> Any:
+        w.require(operands[0].rank == 1, "one axis only")
+        return operands[0]
+
+    definition = extending.OpDef(
+        kind="softsign", infer=infer, interpret=softsign, is_elementwise=True, code=lambda *_: None
+    )
+    assert "one axis only" in broken(definition).what
+
+
+def test_an_op_without_a_kernel_says_what_it_lacks() -> None:
+    fault = broken(RECURRENCE, lambda x: recurrence_p.bind(x, x), primitive=recurrence_p)
+    assert "linear_recurrence has no kernel: give extending.op(..., cpu=...)" in fault.what
+
+
+def test_two_ops_of_one_kind_do_not_meet() -> None:
+    first, second = (extending.op(SOFTSIGN, primitive=softsign_p) for _ in range(2))
+    with pytest.raises(OptionsError, match="two extensions are called 'softsign'"):
+        stagejit.Options(extensions=(first, second))
+    with pytest.raises(OptionsError, match="there is an op kind 'map' already"):
+        extending.op(extending.OpDef(kind="map", infer=alike, interpret=softsign))

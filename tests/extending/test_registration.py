@@ -1,0 +1,88 @@
+"""What does not fit is refused where it is registered: at the user's line, with the next step."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import stagejit
+from stagejit import extending
+from stagejit.errors import OptionsError
+from stagejit.extension import Extension
+from tests.extending.own import SOFTSIGN, softsign_p
+
+
+def documented(*args: Any) -> None:
+    """before  -->  after"""
+
+
+CASES: dict[str, Callable[[], Any]] = {
+    "is no name of an extension": lambda: extending.rewrite("two words", roots="map")(documented),
+    "is a rewrite of stagejit's own": lambda: extending.graph_rewrite("fuse-pad", after="simplify")(
+        documented
+    ),
+    "has no roots": lambda: extending.rewrite("mine", roots="")(documented),
+    "has no docstring": lambda: extending.rewrite("mine", roots="map")(lambda graph, op: None),
+    "there is no step 'simplfy'": lambda: extending.rewrite("mine", roots="map", within="simplfy")(
+        documented
+    ),
+    "there is no step 'elide-copy'": lambda: extending.graph_rewrite("mine", after="elide-copy")(
+        documented
+    ),
+    "there is no step 'simplify'": lambda: extending.dispatch_rewrite("mine", after="simplify")(
+        documented
+    ),
+    "has one place, not 2": lambda: extending.graph_rewrite(
+        "mine", before="simplify", after="simplify"
+    )(documented),
+    "has one place, not 0": lambda: extending.dispatch_rewrite("mine")(documented),
+    "is no function": lambda: extending.schedule("mine", kinds="map")(17),  # type: ignore[arg-type]
+    "there is no backend 'gpu'": lambda: extending.resolver("mine", backend="gpu")(documented),
+    "a tile of 0 rows": lambda: extending.tile("mine", rows=0, vectors=1),
+    "there is no CPU 'vax'": lambda: extending.cpu("mine", like="vax"),
+    "has no number 'core'": lambda: extending.cpu("mine", core=3),
+    "cores is 'many'": lambda: extending.cpu("mine", cores="many"),
+    "unknown GPU": lambda: extending.gpu("mine", like="V100"),
+    "is declared by an OpDef": lambda: extending.op(17),  # type: ignore[arg-type]
+    "is translated to from no primitive": lambda: extending.op(SOFTSIGN, translate=documented),
+}
+
+
+@pytest.mark.parametrize("what", CASES)
+def test_it_is_refused_at_the_users_line(what: str) -> None:
+    with pytest.raises(OptionsError, match=what) as caught:
+        CASES[what]()
+    if what != "unknown GPU":
+        assert caught.value.loc.file == __file__
+        assert f"--> {__file__}:" in str(caught.value)
+    assert caught.value.next_step
+
+
+@pytest.mark.parametrize("given", [3, ("mine",), lambda: None])
+def test_options_take_extensions_only(given: Any) -> None:
+    with pytest.raises(OptionsError, match=r"(?s)extensions is .*stagejit\.extending"):
+        stagejit.Options(extensions=given)
+
+
+def test_places_are_those_that_there_are() -> None:
+    from stagejit.dispatch.rewrites import STEPS as OF_DISPATCHES
+    from stagejit.rewrites import STEPS
+
+    places = extending.steps()
+    assert set(places["graph"]) == {step.name for step in STEPS}
+    assert places["dispatch"] == tuple(name for name, _ in OF_DISPATCHES)
+    assert set(places["within"]) <= set(places["graph"])
+
+
+def test_an_extension_says_where_it_is_from() -> None:
+    own = extending.op(SOFTSIGN, primitive=softsign_p)
+    line = inspect.currentframe()
+    assert line is not None
+    assert (own.loc.file, own.loc.line) == (__file__, line.f_lineno - 3)
+    assert str(own) == f"'softsign' ({own.loc})"
+    decorated = extending.rewrite("mine", roots="map")(documented)
+    assert isinstance(decorated, Extension)
+    assert decorated.loc.line == documented.__code__.co_firstlineno
