@@ -65,7 +65,8 @@ def summary(plan: Plan) -> str:
     return (
         f"{len(plan.dispatches)} dispatches, {len(plan.copies)} copies, {len(plan.fills)} fills, "
         f"{len(plan.packs)} packs, {len(plan.barriers)} barriers, "
-        f"{grouped(plan.transient_nbytes)} transient bytes (peak {grouped(plan.peak_nbytes)} allocated)"
+        f"{grouped(plan.transient_nbytes)} transient bytes "
+        f"(peak {grouped(plan.peak_nbytes)} allocated)"
     )
 
 
