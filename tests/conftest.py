@@ -6,6 +6,7 @@ command line tests see a fresh process.
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 import os
 import shutil
@@ -55,6 +56,14 @@ def data_of_this_test(request: pytest.FixtureRequest) -> Iterator[None]:
     """What a test draws from `RNG` does not depend on which tests ran before it."""
     with RNG.inside(request.node.nodeid):
         yield
+
+
+@pytest.fixture(autouse=True, scope="module")
+def collections_stay_short() -> None:
+    """Python's collector leaves alone what is there before a module's tests: all the tests, and
+    what JAX keeps of those that ran. Tests that collect would go through it again and again."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture
