@@ -152,7 +152,8 @@ class Stages(Traceable):
         with importing:
             from stagejit.stages import Traced  # see Note [Import time]
 
-        return Traced.of(seams.trace_jitted(self, *args, **kwargs))
+        made = seams.trace_jitted(self, *args, **kwargs)
+        return Traced.of(made, self._jit_info, args, kwargs)
 
 
 class _Attributes(dict[str, Any]):

@@ -17,14 +17,15 @@ from stagejit.inspect.explain import Explanation
 from stagejit.inspect.explain.collect import facts_of
 from stagejit.inspect.explain.notes import Facts, Inside
 from stagejit.pipeline import Compilation
+from stagejit.runtime.history import Past
 from stagejit.runtime.left_bodies import bodies_in
 from stagejit.runtime.staged import Request
 from stagejit.schedule.schedule import Delegation
 
 
-def explanation_of(compilation: Compilation) -> Explanation:
-    """What is said of a compilation."""
-    facts = facts_of_compilation(compilation)
+def explanation_of(compilation: Compilation, past: Past | None = None) -> Explanation:
+    """What is said of a compilation. past: of its function."""
+    facts = replace(facts_of_compilation(compilation), past=past)
     return Explanation(**{field.name: getattr(facts, field.name) for field in fields(facts)})
 
 

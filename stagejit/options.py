@@ -109,6 +109,8 @@ class Options:
 
     disable: names of rewrites to switch off (see `SWITCHES`), or of extensions; results never
         change.
+    log_compiles: the logger "stagejit" tells of each compilation, and what changed since the most
+        similar one before.
     verify: run every stage's verifier, and bounds checks inside kernels.
     full_barriers: order all dispatches one after the other.
     operand_limit: most buffers that one dispatch reads and writes; what fusion would make larger
@@ -128,6 +130,7 @@ class Options:
     memory_budget: int | None = None
     borders: Literal["blocks", "always"] = "blocks"
     export: bool = False
+    log_compiles: bool = False
     split: Mapping[str, int] | tuple[tuple[str, int], ...] = ()
     extensions: tuple[Extension, ...] = ()
 
@@ -267,7 +270,7 @@ def _is_int(value: Any) -> bool:
 # For each field what it may be, and what to say where it is not.
 _FITTING: dict[str, tuple[Callable[[Any], bool], str]] = {
     **dict.fromkeys(
-        ("verify", "delegate", "full_barriers", "export"),
+        ("verify", "delegate", "full_barriers", "export", "log_compiles"),
         (lambda value: isinstance(value, bool), "give True or False"),
     ),
     "cache_dir": (

@@ -8,6 +8,7 @@ what it would ask for, or why it would not.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 import jax
@@ -21,7 +22,19 @@ from stagejit.graph.ir import Graph
 from stagejit.importing import importing
 from stagejit.inspect.explain import Explanation
 from stagejit.pipeline import Compilation
+from stagejit.runtime.compilations import signature_of_call
 from stagejit.runtime.embedding import plan_request
+from stagejit.runtime.history import (
+    Compiled as Remembered,
+)
+from stagejit.runtime.history import (
+    Past,
+    Signature,
+    Static,
+    past_of,
+    static_of,
+    with_static,
+)
 from stagejit.schedule.plan import Plan
 
 if TYPE_CHECKING:
@@ -40,6 +53,11 @@ class _Shown:
         raise NotImplementedError
 
     @property
+    def past(self) -> Past:
+        """What the function was compiled for so far, and how this call relates to it."""
+        raise NotImplementedError
+
+    @property
     def graph(self) -> Graph:
         """The graph after all rewrites, in normal form; `graph.nx` is its networkx graph."""
         return self.compilation.run_until("normalize").graph
@@ -53,7 +71,7 @@ class _Shown:
     def explanation(self) -> Explanation:
         """By source line: dispatches, what was left to XLA, copied and packed, each decision with
         its reason, what is written where, and what was chosen for kernels."""
-        return explanation_of(self.compilation)
+        return explanation_of(self.compilation, self.past)
 
     def picture(self, what: str = "dispatches") -> Picture:
         """A drawing of a stage: "graph" (after all rewrites), "rewrites" (before and after each),
@@ -128,27 +146,48 @@ class Traced(_Shown, jax.stages.Traced):
     """A function traced to a jaxpr: a `jax.stages.Traced` with a plan."""
 
     @classmethod
-    def of(cls, traced: Any) -> Self:
-        """JAX's object itself becomes one of ours, as its constructor differs by version."""
+    def of(cls, traced: Any, info: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Self:
+        """JAX's object itself becomes one of ours, as its constructor differs by version. info:
+        what JAX knows of the jitted function; args, kwargs: of the call, of which static arguments
+        are remembered as text."""
         traced.__class__ = cls
         result: Self = traced
+        result._static = static_of(info, args, kwargs)
         return result
 
-    _compilation: Compilation | None = None
+    _static: tuple[Static, ...] = ()
+    _planned: tuple[Compilation, list[Remembered], Signature | None] | None = None
 
     @property
     def compilation(self) -> Compilation:
-        if self._compilation is None:
+        return self._plan()[0]
+
+    @property
+    def past(self) -> Past:
+        """What the function was compiled for so far, and how this call relates to it."""
+        _, history, signature = self._plan()
+        return past_of(history, signature)
+
+    def _plan(self) -> tuple[Compilation, list[Remembered], Signature | None]:
+        if self._planned is None:
             planned = plan_request(super().lower)
-            self._compilation = Compilation.of(planned.request, planned.reason)
-        return self._compilation
+            made = Compilation.of(planned.request, planned.reason)
+            call = planned.call
+            if call is None or call.mark is None:
+                self._planned = made, [], None
+            else:
+                with with_static(self._static):
+                    signature = signature_of_call(call, planned.request)
+                self._planned = made, call.mark.history, signature
+        return self._planned
 
     def as_text(self) -> str:
         return str(self.jaxpr)
 
     def lower(self, **jax_options: Any) -> Lowered:
         """Lower to what XLA compiles, in which our kernels are calls."""
-        return Lowered.of(super().lower(**jax_options), self)
+        with with_static(self._static):
+            return Lowered.of(super().lower(**jax_options), self)
 
 
 class _AfterTracing(_Shown):
@@ -167,6 +206,10 @@ class _AfterTracing(_Shown):
     @property
     def compilation(self) -> Compilation:
         return self._traced.compilation
+
+    @property
+    def past(self) -> Past:
+        return self._traced.past
 
 
 class Lowered(_AfterTracing, jax.stages.Lowered):

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -48,7 +49,7 @@ from stagejit.runtime.formats import (
     formats_of,
     orders_of_results,
 )
-from stagejit.runtime.marks import Mark, enclose, mark_of
+from stagejit.runtime.marks import BODY, Mark, enclose, mark_of
 from stagejit.runtime.staged import Compiler, Request, Staged
 
 
@@ -90,7 +91,7 @@ def stage(request: Request) -> Staged | None:
     compiler = _installed
     if compiler is None:
         raise InternalError("no compiler is installed", step="embedding")
-    key = (request.options, request.donated, request.platform)
+    key = _key_of(request)
     with _lock:
         entry = _staged.setdefault(request.jaxpr, {}).setdefault(key, _Entry())
     with entry.lock:
@@ -100,6 +101,16 @@ def stage(request: Request) -> Staged | None:
             )
             entry.is_made = True
         return entry.staged
+
+
+def is_staged(request: Request) -> bool:
+    """Whether `stage` would find it in its memory."""
+    entry = _staged.get(request.jaxpr, {}).get(_key_of(request))
+    return entry is not None and entry.is_made
+
+
+def _key_of(request: Request) -> Any:
+    return request.options, request.donated, request.platform
 
 
 def _after_fork_in_child() -> None:
@@ -119,8 +130,8 @@ class Planned(Exception):
     """What our compiler would be asked, or why it would not be: a result, carried out of JAX's
     lowering."""
 
-    def __init__(self, request: Request, reason: str) -> None:
-        self.request, self.reason = request, reason
+    def __init__(self, request: Request, reason: str, call: seams.Call | None = None) -> None:
+        self.request, self.reason, self.call = request, reason, call
         super().__init__(reason or request.name)
 
 
@@ -183,12 +194,15 @@ def _lower_program(program: seams.Program, options: Options) -> Any:
     reason = reason or _failed.get(program.traced, {}).get(options, "")
     if scope().planning:
         if reason in ("", _SYMBOLIC):  # a plan for all sizes is one, although no call runs it
-            raise Planned(request, "")
+            raise Planned(request, "", program.call)
         whole = enclose(program.jaxpr, options, program.name, program.donated)
-        raise Planned(replace(request, jaxpr=whole), reason)
+        raise Planned(replace(request, jaxpr=whole), reason, program.call)
+    started, known = time.perf_counter(), is_staged(request)
     if not reason and stage(request) is None:
         reason = "compiling it failed, see its FallbackWarning"
         _failed.setdefault(program.traced, {})[options] = reason
+    if program.call is not None and not known:
+        _remember(program.call, request, reason, time.perf_counter() - started)
     if reason:
         return program.jaxpr
     seams.warn_of_constants(program.jaxpr)
@@ -251,6 +265,20 @@ def _is_per_device(axis_context: Any) -> bool:
     return True
 
 
+def _remember(
+    call: seams.Call, request: Request, reason: str, seconds: float, *, is_inside: bool = False
+) -> None:
+    """Add a compilation to the history of its function, and tell of it where options ask for it.
+    What may go wrong here is no reason for a call to fail."""
+    try:
+        with importing:
+            from stagejit.runtime import compilations  # what only lowers comes with a program
+        compilations.remember(call, request, reason, seconds, is_inside=is_inside)
+    except Exception:
+        if fallback.is_strict():
+            raise
+
+
 # -- marked equations -----------------------------------------------------------------------------
 
 
@@ -279,7 +307,13 @@ def _lower_jit(original: Any, ctx: Any, *args: Any, **params: Any) -> Any:
         module.lowering_parameters.for_export,
     ):
         return instead()
+    started, known = time.perf_counter(), is_staged(request)
     staged = stage(request)
+    mark = mark_of(params)
+    if mark is not None and not known and request.name != BODY:
+        call = seams.Call(request.jaxpr, mark, request.donated, (), ())
+        reason = "" if staged is not None else "compiling it failed, see its FallbackWarning"
+        _remember(call, request, reason, time.perf_counter() - started, is_inside=True)
     if staged is None:
         return instead()
     orders = orders_of_results(request.jaxpr)

@@ -25,19 +25,28 @@ from stagejit.options import Options
 
 _jax_jit = jax.jit  # also where a user replaces it by ours
 _PARAMETER = "compiler_options_kvs"
+BODY = "body"  # of a loop or a branch that stays with XLA: the name of what we make of it
 
 
 class Mark(tuple[Any, ...]):
     """The user's compiler options (pairs of name and value) and ours.
 
-    options: None for those around the call.
+    options: None for those around the call. history: what the function that has this mark was
+    compiled for, see `history.py`; no part of the value.
     """
 
     options: Options | None
+    history: list[Any]
 
-    def __new__(cls, options: Options | None, pairs: Iterable[Any] = ()) -> Mark:
+    def __new__(
+        cls,
+        options: Options | None,
+        pairs: Iterable[Any] = (),
+        history: list[Any] | None = None,
+    ) -> Mark:
         self = super().__new__(cls, pairs)
         self.options = options
+        self.history = [] if history is None else history
         return self
 
     def __eq__(self, other: object) -> bool:
@@ -52,7 +61,7 @@ class Mark(tuple[Any, ...]):
 
     def __add__(self, other: tuple[Any, ...]) -> Mark:
         """JAX appends options of its own (profile-guided latencies)."""
-        return Mark(self.options, (*self, *other))
+        return Mark(self.options, (*self, *other), self.history)
 
     def __reduce__(self) -> Any:
         return Mark, (self.options, tuple(self))
@@ -72,7 +81,7 @@ def marked(params: dict[str, Any], mark: Mark) -> dict[str, Any]:
     return {**params, _PARAMETER: mark}
 
 
-def enclose(body: Any, options: Options, name: str = "body", donated: Sequence[bool] = ()) -> Any:
+def enclose(body: Any, options: Options, name: str = BODY, donated: Sequence[bool] = ()) -> Any:
     """A closed jaxpr of the same type whose only equation is a marked jit of `body`.
 
     For whole programs, and for the bodies of loops that stay with XLA: JAX lowers the loop, and our

@@ -67,6 +67,21 @@ class Program:
     for_export: bool
     in_layouts: tuple[Any, ...] | None = None
     out_layouts: tuple[Any, ...] | None = None
+    call: Call | None = None
+
+
+@dataclass(frozen=True)
+class Call:
+    """What a whole program was traced from, before JAX drops unused arguments.
+
+    mark: of the function, if it has one. donated, layouts, shardings: JAX's, of each argument.
+    """
+
+    traced: Any
+    mark: Mark | None
+    donated: tuple[bool, ...]
+    layouts: tuple[Any, ...]
+    shardings: tuple[Any, ...]
 
 
 OptionsOf = Callable[[Any, Mark | None], Options | None]
@@ -191,7 +206,7 @@ def _executable(first: Any, kind: Any, values: dict[str, Any]) -> Any:
 # -- installing -----------------------------------------------------------------------------------
 
 _installed = False
-_lowered = threading.local()  # `traced`: what `lower_sharding_computation` lowers on this thread
+_lowered = threading.local()  # `call`: what `lower_sharding_computation` lowers on this thread
 _functions: tuple[OptionsOf, LowerProgram, LowerJit]
 
 
@@ -224,7 +239,7 @@ def _replace_lower_sharding_computation() -> None:
         options = _functions[0](closed_jaxpr, mark)
         if options is not None:
             lowering_parameters = _ours(lowering_parameters, fun_name, options)
-        outer, _lowered.traced = getattr(_lowered, "traced", None), closed_jaxpr
+        outer, _lowered.call = getattr(_lowered, "call", None), _call(closed_jaxpr, mark, args)
         try:
             return original(
                 closed_jaxpr,
@@ -236,7 +251,7 @@ def _replace_lower_sharding_computation() -> None:
                 **kwargs,
             )
         finally:
-            _lowered.traced = outer
+            _lowered.call = outer
 
     pxla.lower_sharding_computation = lower_sharding_computation
 
@@ -272,7 +287,7 @@ def _replace_staging_rule() -> None:
     def rule(trace: Any, source_info: Any, *args: Any, **params: Any) -> Any:
         mark, around = mark_of(params), options_around()
         if mark is not None and mark.options is None and around is not None:
-            params = marked(params, Mark(around, mark))
+            params = marked(params, Mark(around, mark, mark.history))
         return original(trace, source_info, *args, **params)
 
     partial_eval.custom_staging_rules[jit_p] = rule
@@ -285,9 +300,10 @@ def _program(name: str, jaxpr: Any, kwargs: dict[str, Any]) -> Program:
     for argument, result in enumerate(aliases):  # references: what they held is overwritten
         donated[argument] = donated[argument] or result is not None
     inputs, outputs = kwargs.get("in_layouts"), kwargs.get("out_layouts")
+    call: Call = _lowered.call
     return Program(
         name,
-        _lowered.traced,
+        call.traced,
         jaxpr,
         tuple(donated[hoisted:]),
         tuple(kwargs["platforms"]),
@@ -296,7 +312,18 @@ def _program(name: str, jaxpr: Any, kwargs: dict[str, Any]) -> Program:
         kwargs["lowering_parameters"].for_export,
         None if inputs is None else tuple(inputs[hoisted:]),
         None if outputs is None else tuple(outputs),
+        call,
     )
+
+
+def _call(traced: Any, mark: Mark | None, args: tuple[Any, ...]) -> Call:
+    """args: shardings and layouts of arguments and of results, in turn, then what is donated."""
+    shardings, _, layouts, _, donated = args if len(args) == 5 else ((),) * 5
+
+    def each(values: Any) -> tuple[Any, ...]:
+        return tuple(values) if isinstance(values, tuple | list) else ()
+
+    return Call(traced, mark, each(donated), each(layouts), each(shardings))
 
 
 @cache

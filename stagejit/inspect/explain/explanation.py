@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from stagejit.inspect.explain.compilations import data_of_past
 from stagejit.inspect.explain.data import data_of
 from stagejit.inspect.explain.notes import Facts
 from stagejit.inspect.explain.schema import SCHEMA, ExplanationData
@@ -45,4 +46,4 @@ class Explanation(Facts):
 
     def as_json(self) -> ExplanationData:
         """Plain data, for `json.dumps`: see `schema.py`."""
-        return {**data_of(self), "schema": SCHEMA}
+        return {**data_of(self), "schema": SCHEMA, "compilations": data_of_past(self.past)}

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from stagejit.decisions import Decision
 from stagejit.loc import UNKNOWN, Loc
+from stagejit.runtime.history import Past
 
 
 @dataclass(frozen=True)
@@ -123,7 +124,7 @@ class Facts:
     left_to_xla: why JAX runs this call without us; then there is nothing else. target: the machine
     that it is compiled for. barriers: how many. transient_nbytes: of all transient buffers;
     peak_nbytes: what of them a call allocates. seconds: modelled, of a call; None without kernels.
-    inside: of loops and branches that XLA runs.
+    inside: of loops and branches that XLA runs. past: what the function was compiled for.
     """
 
     name: str
@@ -140,6 +141,7 @@ class Facts:
     transient_nbytes: int = 0
     peak_nbytes: int = 0
     seconds: float | None = field(default=None, compare=False)
+    past: Past | None = field(default=None, compare=False)
 
     @property
     def copies(self) -> tuple[Launched, ...]:

@@ -125,8 +125,33 @@ class ProgramData(TypedDict):
     glossary: dict[str, str]
 
 
+class CompilationData(TypedDict):
+    """A compilation of the function. arguments: name and type of each; static: static arguments;
+    inside: of a part of another program; causes: what changed since the most similar one before;
+    left_to_xla: why it is not ours; seconds: measured; line: of the user's that led to it."""
+
+    number: int
+    arguments: list[str]
+    static: list[str]
+    inside: bool
+    causes: list[str]
+    left_to_xla: str
+    seconds: float
+    line: str
+
+
+class CompilationsData(TypedDict):
+    """Of the function so far. known: a call like this one was compiled before; causes: why it has
+    to be compiled otherwise; entries: the last ones."""
+
+    count: int
+    known: bool
+    causes: list[str]
+    entries: list[CompilationData]
+
+
 class ExplanationData(ProgramData):
-    """schema: the version of this format. compilations: what the function was compiled for so far,
-    and why it had to be. what_if: see `Worth`; empty where nobody asked."""
+    """schema: the version of this format."""
 
     schema: int
+    compilations: CompilationsData

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from stagejit.inspect.explain.compilations import lines_of
 from stagejit.inspect.explain.lines import Item, blocks_of
 from stagejit.inspect.explain.notes import Facts, Launched
 from stagejit.inspect.explain.wording import counted, nbytes_text, said_of, seconds_text, sign_of
@@ -18,8 +19,8 @@ _MOST_NAMES = 6  # of those that an item stands for
 def text_of(facts: Facts, *, kernels: bool, collapse: bool) -> str:
     """One block for each source line: the line, then its notes, each behind its sign."""
     if facts.left_to_xla:
-        return f"{facts.name}: {without_us(facts)}"
-    lines = [f"{facts.name}: {summary_of(facts, kernels=kernels)}"]
+        return "\n".join([f"{facts.name}: {without_us(facts)}", *lines_of(facts.past)])
+    lines = [f"{facts.name}: {summary_of(facts, kernels=kernels)}", *lines_of(facts.past)]
     for block in blocks_of(facts.notes(kernels=kernels), collapse=collapse):
         source = f"    {block.source}" if block.source else ""
         lines += ["", f"{block.title}{source}"]

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from stagejit.decisions import Decision
+from stagejit.inspect.explain.compilations import headline_of, rows_of
 from stagejit.inspect.explain.glossary import glossary_of, meaning_of
 from stagejit.inspect.explain.lines import Block, Item, blocks_of
 from stagejit.inspect.explain.notes import (
@@ -51,6 +52,10 @@ def _headline(facts: Facts) -> Markup:
 
 def _sections(facts: Facts) -> Iterator[Section | Markup]:
     yield from _parts(facts)
+    past = facts.past
+    if past is not None and past.compiled:
+        body = table(("", "compiled", "at", "took"), rows_of(past), numbers={0, 3})
+        yield Section("compilations", body, headline_of(past), not past.is_known)
     known = glossary_of(facts)
     if known:
         rows = [(element("code", name), meaning) for name, meaning in known.items()]
@@ -155,8 +160,8 @@ def _named(note: Note) -> Markup:
 def _notes(items: Iterable[Item]) -> Markup:
     rows = (
         item(
-            element("td", _what(each.first), classes=_color(each.first)),
-            element("td", _named(each.first)),
+            element("td", element("span", _what(each.first), classes=_color(each.first))),
+            element("td", _named(each.first), classes="sj-name"),
             element("td", element("code", _where(each.first)), _more(each)),
             element("td", _why(each.first)),
             tag="tr",

@@ -1,0 +1,339 @@
+"""What a function was compiled for, and why it had to be compiled again.
+
+Input: what JAX lowers, as `seams.Call` has it. Output: `Compiled` entries, in a list that belongs
+to the function (`Mark.history`). Invariants: texts and small numbers only, so that nothing of the
+user's lives longer for it; at most `KEPT` entries; nothing here fails a call.
+
+Note [Static arguments]: what JAX lowers does not know them: they are in the trace. A call that
+compiles is on the stack while it does, with its arguments; `f.trace` is told them by who calls it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import reprlib
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass, fields
+from typing import Any
+
+import jax
+
+from stagejit.options import Options
+
+KEPT = 32
+_MOST_SAID = 6  # changes of arguments
+_MOST_FRAMES = 200
+_SETTINGS = (
+    "jax_enable_x64",
+    "jax_default_matmul_precision",
+    "jax_numpy_dtype_promotion",
+    "jax_numpy_rank_promotion",
+    "jax_default_prng_impl",
+    "jax_threefry_partitionable",
+    "jax_debug_nans",
+    "jax_debug_infs",
+    "jax_default_device",
+    "jax_softmax_custom_jvp",
+)
+
+
+@dataclass(frozen=True)
+class Argument:
+    """type: as JAX writes it, "f32[8]". is_weak: of a Python number. layout, sharding: empty where
+    they are the usual ones."""
+
+    name: str
+    type: str
+    is_weak: bool = False
+    is_donated: bool = False
+    layout: str = ""
+    sharding: str = ""
+
+    def __str__(self) -> str:
+        weak = " (weak type)" if self.is_weak else ""
+        donated = " donated" if self.is_donated else ""
+        more = "".join(f" {text}" for text in (self.layout, self.sharding) if text)
+        return f"{self.name} {self.type}{weak}{donated}{more}"
+
+
+@dataclass(frozen=True)
+class Static:
+    """A static argument. text: its repr, shortened. token: tells values apart that read alike."""
+
+    name: str
+    text: str
+    token: int
+
+    def __str__(self) -> str:
+        return f"{self.name}={self.text}"
+
+
+@dataclass(frozen=True)
+class Signature:
+    """What a compilation depends on. settings: of `jax.config`, by name. is_inside: it is a part of
+    another program, or of a transformed one (`grad`, `vmap`), not a call of the function."""
+
+    arguments: tuple[Argument, ...]
+    static: tuple[Static, ...]
+    options: Options
+    settings: tuple[tuple[str, str], ...]
+    platforms: tuple[str, ...] = ("cpu",)
+    is_inside: bool = False
+
+    def __str__(self) -> str:
+        return ", ".join(map(str, (*self.arguments, *self.static))) or "no arguments"
+
+    @property
+    def kind(self) -> tuple[object, ...]:
+        """What has to be the same for a comparison to mean anything: of the pieces that `grad` and
+        others cut a function into, the arguments."""
+        return (True, *(a.name for a in self.arguments)) if self.is_inside else (False,)
+
+    def changes(self, before: Signature) -> tuple[str, ...]:
+        """In words, what is different from an earlier one."""
+        arguments = [*_changed_arguments(self.arguments, before.arguments)]
+        if len(arguments) > _MOST_SAID:
+            rest = len(arguments) - _MOST_SAID
+            arguments = [*arguments[:_MOST_SAID], f"{rest} more arguments changed"]
+        return (
+            *arguments,
+            *_changed_statics(self.static, before.static),
+            *_changed_options(self.options, before.options),
+            *_changed("jax.config.", dict(self.settings), dict(before.settings)),
+            *_changed("", {"the platform": self.platforms}, {"the platform": before.platforms}),
+        )
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """A compilation: the number of it, counted from 1. causes: what changed since the most similar
+    one before; none for the first. left_to_xla: why JAX compiled it without us. seconds: that it
+    took us."""
+
+    number: int
+    signature: Signature
+    causes: tuple[str, ...]
+    left_to_xla: str = ""
+    seconds: float = 0.0
+    line: str = ""
+
+
+@dataclass(frozen=True)
+class Past:
+    """What a function was compiled for so far, and how a call in question relates to it.
+
+    compiled: the last `KEPT`. is_known: a call like this one was compiled before. causes: what
+    differs from the most similar one, where it was not.
+    """
+
+    compiled: tuple[Compiled, ...] = ()
+    call: Signature | None = None
+    is_known: bool = False
+    causes: tuple[str, ...] = ()
+
+
+def past_of(history: Sequence[Compiled], call: Signature | None) -> Past:
+    """The past of a function, as a call sees it."""
+    entries = tuple(history)
+    if call is None:
+        return Past(entries)
+    known = any(entry.signature == call for entry in entries)
+    return Past(entries, call, known, () if known else causes_of(call, entries))
+
+
+def record(
+    history: list[Compiled],
+    signature: Signature,
+    left_to_xla: str = "",
+    seconds: float = 0.0,
+    line: str = "",
+) -> Compiled:
+    """Add a compilation to what the function remembers."""
+    number = history[-1].number + 1 if history else 1
+    causes = causes_of(signature, history)
+    entry = Compiled(number, signature, causes, left_to_xla, seconds, line)
+    history.append(entry)
+    del history[:-KEPT]
+    return entry
+
+
+def causes_of(signature: Signature, history: Sequence[Compiled]) -> tuple[str, ...]:
+    """What differs from the most similar earlier one; empty for the first of its kind."""
+    alike = [entry.signature for entry in history if entry.signature.kind == signature.kind]
+    if not alike:
+        return ()
+    changes = min((signature.changes(before) for before in reversed(alike)), key=len)
+    return changes or ("nothing that is remembered changed: JAX had let go of it",)
+
+
+# -- of what JAX lowers ---------------------------------------------------------------------------
+
+
+def signature_of(
+    jaxpr: Any,
+    options: Options,
+    *,
+    donated: Sequence[bool] = (),
+    layouts: Sequence[Any] = (),
+    shardings: Sequence[Any] = (),
+    static: Sequence[Static] = (),
+    platforms: Sequence[str] = ("cpu",),
+    is_inside: bool = False,
+) -> Signature:
+    """Of a jaxpr, as it was traced. donated, layouts, shardings: of its arguments."""
+    avals = list(jaxpr.in_avals)
+    names = getattr(jaxpr, "jaxpr", jaxpr).debug_info.safe_arg_names(len(avals))
+    arguments = tuple(
+        Argument(
+            name or f"argument {number}",
+            aval.str_short(short_dtypes=True) if hasattr(aval, "str_short") else str(aval),
+            bool(getattr(aval, "weak_type", False)),
+            bool(_at(donated, number)),
+            _layout(_at(layouts, number)),
+            _sharding(_at(shardings, number)),
+        )
+        for number, (name, aval) in enumerate(zip(names, avals, strict=True))
+    )
+    # Pieces of transformed programs have arguments without names.
+    inside = is_inside or (bool(avals) and not any(names))
+    return Signature(arguments, tuple(static), options, _settings(), tuple(platforms), inside)
+
+
+def _at(values: Sequence[Any] | None, number: int) -> Any:
+    return values[number] if values is not None and number < len(values) else None
+
+
+def _layout(layout: Any) -> str:
+    order = getattr(layout, "major_to_minor", None)
+    if order is None or tuple(order) == tuple(range(len(order))):
+        return ""
+    return f"with axes in order {tuple(order)}"
+
+
+def _sharding(sharding: Any) -> str:
+    spec = getattr(sharding, "spec", None)
+    devices = getattr(sharding, "num_devices", 1)
+    if not isinstance(devices, int) or devices < 2:
+        return ""
+    return f"on {devices} devices{'' if spec is None else f' by {spec}'}"
+
+
+def _settings() -> tuple[tuple[str, str], ...]:
+    found = ((name, getattr(jax.config, name, None)) for name in _SETTINGS)
+    return tuple((name, str(value)) for name, value in found)
+
+
+# -- static arguments, see Note [Static arguments] ------------------------------------------------
+
+_static_arguments: ContextVar[tuple[Static, ...] | None] = ContextVar("static", default=None)
+
+
+@contextlib.contextmanager
+def with_static(static: tuple[Static, ...]) -> Iterator[None]:
+    """Inside, what is lowered was traced with these static arguments."""
+    token = _static_arguments.set(static)
+    try:
+        yield
+    finally:
+        _static_arguments.reset(token)
+
+
+def static_on_the_way(mark: Any) -> tuple[Static, ...]:
+    """The static arguments of the call that is compiled now: those of `with_static`, or of the call
+    of JAX's on the stack whose function has this mark."""
+    told = _static_arguments.get()
+    if told is not None:
+        return told
+    frame = sys._getframe(1)
+    for _ in range(_MOST_FRAMES):
+        if frame.f_code.co_name == "cache_miss" and "jit_info" in frame.f_code.co_freevars:
+            info = frame.f_locals.get("jit_info")
+            known = getattr(info, "compiler_options_kvs", None)
+            if getattr(known, "history", None) is mark.history:
+                return static_of(info, frame.f_locals["args"], frame.f_locals["kwargs"])
+        if frame.f_back is None:
+            break
+        frame = frame.f_back
+    return ()
+
+
+def static_of(info: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Static, ...]:
+    """The static arguments among those of a call. info: what JAX knows of the jitted function."""
+    signature = getattr(info, "fun_signature", None)
+    names = [] if signature is None else list(signature.parameters)
+    found: dict[str, Any] = {}
+    for number in info.static_argnums:
+        at = number + len(args) if number < 0 else number
+        if at < len(args):
+            found[names[at] if at < len(names) else f"argument {at}"] = args[at]
+    found |= {name: kwargs[name] for name in info.static_argnames if name in kwargs}
+    return tuple(Static(name, *_shown(value)) for name, value in sorted(found.items()))
+
+
+_short = reprlib.Repr()
+_short.maxother = _short.maxstring = 80
+
+
+def _shown(value: Any) -> tuple[str, int]:
+    """Its repr and hash, which are code of the user's."""
+    text, token = f"a {type(value).__name__}", 0
+    with contextlib.suppress(Exception):
+        text = _short.repr(value)
+    with contextlib.suppress(Exception):
+        token = hash(value)
+    return text, token
+
+
+# -- in words -------------------------------------------------------------------------------------
+
+
+def _changed_arguments(now: Sequence[Argument], before: Sequence[Argument]) -> Iterator[str]:
+    known = {argument.name: argument for argument in before}
+    for argument in now:
+        old = known.pop(argument.name, None)
+        if old is None:
+            yield f"{argument} is new"
+        elif old.type != argument.type:
+            yield f"{argument.name} changed from {old.type} to {argument.type}"
+        elif old.is_weak != argument.is_weak:
+            was, is_now = ("an array", "a Python number")[:: -1 if old.is_weak else 1]
+            yield f"{argument.name} changed from {was} to {is_now} (weak type)"
+        elif old.is_donated != argument.is_donated:
+            yield f"{argument.name} is {'' if argument.is_donated else 'not '}donated"
+        elif old.layout != argument.layout:
+            yield f"{argument.name} lies {argument.layout or 'row by row'}"
+        elif old.sharding != argument.sharding:
+            yield f"{argument.name} is {argument.sharding or 'on one device'}"
+    yield from (f"there is no {name} any more" for name in known)
+
+
+def _changed_statics(now: Sequence[Static], before: Sequence[Static]) -> Iterator[str]:
+    known = {static.name: static for static in before}
+    for static in now:
+        old = known.pop(static.name, None)
+        if old is None:
+            yield f"static argument {static} is new"
+        elif old.text != static.text:
+            yield f"static argument {static.name} changed from {old.text} to {static.text}"
+        elif old.token != static.token:
+            yield (
+                f"static argument {static.name} is another object than before that reads the "
+                f"same, {static.text}: define __eq__ and __hash__ by value"
+            )
+    yield from (f"static argument {name} is gone" for name in known)
+
+
+def _changed_options(now: Options, before: Options) -> Iterator[str]:
+    values, olds = (
+        {field.name: getattr(options, field.name) for field in fields(options)}
+        for options in (now, before)
+    )
+    yield from _changed("option ", values, olds)
+
+
+def _changed(prefix: str, now: Mapping[str, Any], before: Mapping[str, Any]) -> Iterator[str]:
+    for name, value in now.items():
+        if before.get(name, value) != value:
+            yield f"{prefix}{name} changed from {before[name]} to {value}"
