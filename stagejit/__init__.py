@@ -30,6 +30,8 @@ from stagejit.showing import drawn_by
 
 if TYPE_CHECKING:
     from stagejit.binding import Bound, bind
+    from stagejit.inspect.profiles.rows import DispatchTimes
+    from stagejit.inspect.profiles.session import Profile, profile
     from stagejit.schedule.plan import Access, Barrier, Buffer, Dispatch, HostScalar, Plan
     from stagejit.stages import Compiled, Lowered, Traced
     from stagejit.trace.primitives import inline
@@ -42,11 +44,13 @@ __all__ = [
     "Compiled",
     "Decision",
     "Dispatch",
+    "DispatchTimes",
     "FallbackWarning",
     "HostScalar",
     "Lowered",
     "Options",
     "Plan",
+    "Profile",
     "StagejitError",
     "Traced",
     "bind",
@@ -55,6 +59,7 @@ __all__ = [
     "enabled",
     "inline",
     "jit",
+    "profile",
 ]
 
 # What a program names rarely and late: the modules it comes from import the compiler.
@@ -64,6 +69,8 @@ _HOMES = {
     ),
     **dict.fromkeys(("Bound", "bind"), "stagejit.binding"),
     "inline": "stagejit.trace.primitives",
+    "DispatchTimes": "stagejit.inspect.profiles.rows",
+    **dict.fromkeys(("Profile", "profile"), "stagejit.inspect.profiles.session"),
     **dict.fromkeys(("Compiled", "Lowered", "Traced"), "stagejit.stages"),
 }
 

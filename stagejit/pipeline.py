@@ -58,12 +58,13 @@ from stagejit.rewrites.weights.evaluate import Made, evaluate_weights, packed
 from stagejit.runtime import program as host
 from stagejit.runtime.bound import BoundWeights, copies_for_xla
 from stagejit.runtime.bridge import bridge_program
+from stagejit.runtime.compile_times import CompileTimes, note
 from stagejit.runtime.cpu.hosting import host_program
 from stagejit.runtime.cpu.loader import LoadedProgram, load_program
 from stagejit.runtime.evaluating import Evaluated
 from stagejit.runtime.gate import Gate, hold_across_forks
 from stagejit.runtime.left_bodies import left_bodies
-from stagejit.runtime.objects.engine import disassemble
+from stagejit.runtime.objects.engine import disassemble, engine
 from stagejit.runtime.objects.object_cache import ObjectCache, cache_in
 from stagejit.runtime.program import HostProgram
 from stagejit.runtime.staged import NativeCall, Request, Staged
@@ -125,6 +126,7 @@ class Compilation:
     on_streams: list[Decision] = field(default_factory=list)  # by the same step
     executable: Executable = field(init=False)
     loaded: dict[Run, LoadedProgram] = field(default_factory=dict)
+    compiled_kernels: int = 0  # by the step "load"; others were in memory or on disk
     staged: Staged = field(init=False)
 
     @classmethod
@@ -147,6 +149,12 @@ class Compilation:
     @property
     def plan(self) -> Plan:
         return self.schedule.plan
+
+    @property
+    def compile_times(self) -> CompileTimes:
+        """Of the steps that have run."""
+        kernels = len({generated.symbol for generated in self.kernels.values()})
+        return CompileTimes(self.request.name, dict(self.seconds), kernels, self.compiled_kernels)
 
     def run_until(self, name: str) -> Compilation:
         """Run the steps up to `name` that have not run yet; returns itself."""
@@ -397,10 +405,12 @@ def _load(c: Compilation) -> None:
         return
     require_here(c.target)
     texts = {generated.symbol: generated.text for generated in c.kernels.values()}
+    before = engine().compiled_count
     c.loaded = {
         run: load_program(program, texts, cache, weights if program.bound_nbytes else None)
         for run, program in c.hosts.items()
     }
+    c.compiled_kernels = min(engine().compiled_count - before, len(texts))
     left = [op.attrs["equation"] for op in c.left]
     with _one_at_a_time:
         copies = {} if weights is None else copies_for_xla(c.schedule, weights)
@@ -493,6 +503,7 @@ def compile_request(request: Request) -> Staged:
 
 def _compiled(request: Request) -> Staged:
     compilation = Compilation.of(request).run_until("load")
+    note(compilation.compile_times)
     compilation.graph.dissolve()
     compilation.resolved.dissolve()
     compilation.dispatches.dissolve()  # what is shown of a function is compiled anew

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
     from stagejit.bench.contenders import Contender
     from stagejit.bench.harness import Row
-    from stagejit.bench.peaks import Peaks
     from stagejit.bench.programs import Workload
+    from stagejit.runtime.peaks import Peaks
 
 app = typer.Typer(
     name="stagejit",
@@ -103,8 +103,9 @@ def _run(
 
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-    from stagejit.bench import compile_time, harness, peaks
+    from stagejit.bench import compile_time, harness
     from stagejit.bench.contenders import STAGEJIT
+    from stagejit.runtime import peaks
 
     rows: list[Row] = []
     columns = (TextColumn("{task.description:34}"), BarColumn(), MofNCompleteColumn())

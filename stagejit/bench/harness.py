@@ -16,9 +16,9 @@ from stagejit.bench.accuracy import error_against, reference_of
 from stagejit.bench.compile_time import CompileTimes
 from stagejit.bench.contenders import Contender, Footprint, bound_to, on_device, waiting_call
 from stagejit.bench.cost import Cost, cost_of
-from stagejit.bench.peaks import Peaks
 from stagejit.bench.programs import Arguments, Workload
 from stagejit.bench.timing import Timing, interleave
+from stagejit.runtime.peaks import Peaks
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ import llvmlite
 from rich.table import Table
 
 from stagejit.bench.harness import Row
-from stagejit.bench.peaks import Peaks
+from stagejit.runtime.peaks import Peaks
 
 
 def program_table(title: str, columns: Sequence[str]) -> Table:

@@ -85,6 +85,13 @@ def clear_staged() -> None:
         _failed.clear()
 
 
+def staged_functions() -> list[Staged]:
+    """All that are compiled and still known."""
+    with _lock:
+        entries = [entry for known in _staged.values() for entry in known.values()]
+    return [entry.staged for entry in entries if entry.staged is not None]
+
+
 def stage(request: Request) -> Staged | None:
     """The compiled form of `request`, from the memory of earlier requests where possible; None
     where compiling it failed and it falls back to XLA."""

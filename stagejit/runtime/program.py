@@ -12,7 +12,7 @@ iterations, so they must be independent; consecutive steps are ordered.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Union
 
 from stagejit.errors import InternalError
@@ -31,7 +31,9 @@ from stagejit.runtime.program_steps import (
     While,
     faults,
     ref_text,
+    site_field,
 )
+from stagejit.runtime.sites import Site
 from stagejit.schedule.memory.packing import FRAME_NBYTES, LINE_NBYTES, aligned
 
 
@@ -41,6 +43,7 @@ class Launch:
 
     grain: items a chunk; the parallel loop hands out whole chunks, a serial launch gets one call.
     scratch_nbytes: private memory of each worker, 64-byte aligned.
+    part: which of the launches of its dispatch it is.
     """
 
     kernel: str
@@ -50,6 +53,8 @@ class Launch:
     grain: int = 1
     parallel: bool = False
     scratch_nbytes: int = 0
+    site: int = site_field()
+    part: int = field(default=0, compare=False, repr=False)
 
 
 @dataclass(frozen=True)
@@ -68,6 +73,7 @@ class Iterations:
     threads: int
     grain: int
     body: tuple[Step, ...]
+    site: int = site_field()
 
 
 Step = Union[
@@ -85,6 +91,7 @@ class HostProgram:
         a buffer only as "result".
     faults: what the value v of the fault word says, as faults[v - 1].
     bound_nbytes: of weights, which no call passes: the program finds them in its table.
+    sites: what steps belong to; programs that do the same are one, whatever their sites are.
     """
 
     name: str
@@ -95,6 +102,7 @@ class HostProgram:
     aliases: tuple[tuple[int, int], ...] = ()
     faults: tuple[str, ...] = ()
     bound_nbytes: tuple[int, ...] = ()
+    sites: tuple[Site, ...] = field(default=(), compare=False, repr=False)
 
     def launches(self) -> Iterator[Launch]:
         """Every launch, in program order."""

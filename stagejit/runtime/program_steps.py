@@ -8,12 +8,19 @@ nothing here knows which steps a target has beside them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Generic, Literal, TypeVar
+
+from stagejit.runtime.sites import NOWHERE
 
 S = TypeVar("S")
 Space = Literal["arg", "result", "arena", "fault", "bound"]
 Reference = tuple["BufferRef", int]  # with the bytes that are certainly touched
+
+
+def site_field() -> Any:
+    """The number of a site: what is known of a step besides what it does."""
+    return field(default=NOWHERE, compare=False, repr=False)
 
 
 @dataclass(frozen=True)
@@ -51,13 +58,14 @@ class Call:
     """A call of an FFI handler that jaxlib brings along, by the name of its target.
 
     attributes: (name, dtype, value) of scalars, by name. The handler gets the frame's context; an
-    error of its is this program's.
+    error of its is this program's. site: of the program's sites, as in all steps that have one.
     """
 
     target: str
     operands: tuple[ForeignArray, ...]
     results: tuple[ForeignArray, ...]
     attributes: tuple[tuple[str, str, int | float], ...] = ()
+    site: int = site_field()
 
 
 @dataclass(frozen=True)
@@ -67,6 +75,7 @@ class Copy:
     destination: BufferRef
     source: BufferRef
     nbytes: int
+    site: int = site_field()
 
 
 @dataclass(frozen=True)

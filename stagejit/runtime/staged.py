@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from stagejit.decisions import Decision
 from stagejit.options import Options
+from stagejit.runtime.sites import UNNAMED, Site
 from stagejit.types import TensorType
 
 if TYPE_CHECKING:  # LLVM is not loaded before something is compiled
@@ -49,12 +50,14 @@ class DelegatedEquation:
     """An equation that XLA runs.
 
     operands: one value per entry of `equation.invars`, None for its literals.
-    results: one value per entry of `equation.outvars`, None for those nobody reads.
+    results: one value per entry of `equation.outvars`, None for those nobody reads. site: its
+    dispatch.
     """
 
     equation: Any  # jax.extend.core.JaxprEqn
     operands: tuple[int | None, ...]
     results: tuple[int | None, ...]
+    site: Site = UNNAMED
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from stagejit.options import Options
 from stagejit.runtime.cpu.loader import LoadedProgram
 from stagejit.runtime.left_bodies import BODIES
 from stagejit.runtime.marks import enclose
+from stagejit.runtime.sites import site_of
 from stagejit.runtime.staged import DelegatedEquation, NativeCall, Reshape, Staged
 from stagejit.schedule.plan import Buffer
 from stagejit.schedule.schedule import Delegation, Run, Schedule
@@ -142,7 +143,8 @@ class _Staging:
                 equation.outvars, op.results, delegation.results, strict=False
             )
         )
-        self.items.append(DelegatedEquation(equation, operands, results))
+        site = site_of(delegation.step.dispatch)
+        self.items.append(DelegatedEquation(equation, operands, results, site))
 
 
 def _stored(constant: Value) -> tuple[Any, TensorType]:

@@ -29,9 +29,9 @@ from stagejit.bench.contenders import (
 )
 from stagejit.bench.cost import Cost
 from stagejit.bench.harness import Entry, Row
-from stagejit.bench.peaks import Peaks
 from stagejit.bench.programs import Arguments, BenchError, Function, Workload
 from stagejit.bench.timing import Timing
+from stagejit.runtime.peaks import Peaks
 
 MACHINE = Peaks(2, 200.0, 100.0, 50.0, 40.0, 512)
 PRODUCT = Workload("product", jnp.matmul, lambda: (np.ones((8, 8), np.float32),) * 2)

@@ -47,6 +47,18 @@ class _At:
     place: int
 
 
+class _Begin(int):
+    """The first word of a step, or the last before the jobs of a region, and what that is."""
+
+    of: Step | tuple[Launch, ...]
+
+
+def _begin(word: int, of: Step | tuple[Launch, ...]) -> _Begin:
+    made = _Begin(word)
+    made.of = of
+    return made
+
+
 _Item = int | str | _At  # a number, the address of a symbol, that of a constant
 _Items = list[_Item]
 
@@ -80,6 +92,26 @@ def encoded(program: HostProgram) -> Code:
     readable = re.sub(r"\W+", "_", program.name, flags=re.ASCII).strip("_")[:40]
     name = f"stagejit_{readable}_{digest(words.tobytes().hex(), str(own), str(symbols))[:24]}"
     return Code(name, words, own, symbols)
+
+
+def places_of(program: HostProgram) -> dict[int, Step]:
+    """What is at which place, in bytes from the start of the program's words: steps that take
+    time, and the launches of a region, each where its job is. Of a loop that threads share it is
+    where the step is."""
+    found: dict[int, Step] = {}
+    for at, item in enumerate(_Encoder(program).items()):
+        if isinstance(item, _Begin) and isinstance(item.of, tuple):
+            for number, launch in enumerate(item.of):
+                found[8 * (at + 1) + number * support.JOB_NBYTES] = launch
+        elif isinstance(item, _Begin) and not isinstance(item.of, tuple):
+            found[8 * at] = item.of
+    return found
+
+
+def words_nbytes(program: HostProgram) -> int:
+    """Of all words before the constants."""
+    encoder = _Encoder(program)
+    return 8 * (len(encoder.items()) - encoder.nwords)
 
 
 def named_for(code: Code, table: int) -> Code:
@@ -206,8 +238,18 @@ class _Encoder:
         self.most_loops = max(self.most_loops, loops)
         return [item for step in steps for item in self._step(step, loops)]
 
-    def _made(self, kind: str, refs: Sequence[BufferRef], rest: Sequence[_Item]) -> _Items:
-        """A step's words."""
+    def _made(
+        self,
+        kind: str,
+        refs: Sequence[BufferRef],
+        rest: Sequence[_Item],
+        of: Step | None = None,
+    ) -> _Items:
+        """A step's words. of: what takes time there, and is counted."""
+        made = self._placed(kind, refs, rest)
+        return made if of is None else [_begin(KINDS.index(kind), of), *made[1:]]
+
+    def _placed(self, kind: str, refs: Sequence[BufferRef], rest: Sequence[_Item]) -> _Items:
         if self.rows is None:
             self.most_entries = max(self.most_entries, len(refs))
             return self._words(kind, 0, list(enumerate(refs)), rest)
@@ -250,16 +292,18 @@ class _Encoder:
                 return self._region((step,))
             case Launch(kernel, buffers, _, total) if total:
                 rest = [kernel, self._params(step), total, int(step.scratch_nbytes > 0)]
-                return self._made("launch", buffers, rest)
+                return self._made("launch", buffers, rest, step)
             case Parallel(launches):
                 return self._region(launches)
             case Call(operands=operands, results=results):
                 refs = [array.ref for array in (*operands, *results)]
-                return self._made("call", refs, foreign.words_of(step, self.constant, self.data))
+                words = foreign.words_of(step, self.constant, self.data)
+                return self._made("call", refs, words, step)
             case Copy(destination, source, nbytes) if nbytes:
-                return self._made("copy", [destination, source], [nbytes])
+                return self._made("copy", [destination, source], [nbytes], step)
             case Store(place, nbytes, first, by):
-                return self._made("store", [place], [nbytes, first, max(loops - 1, 0), by])
+                rest = [nbytes, first, max(loops - 1, 0), by]
+                return self._made("store", [place], rest, step)
             case Loop() if step.trip:
                 return self._looped(lambda: self._loop(step, loops))
             case Iterations() if step.trip:
@@ -293,7 +337,7 @@ class _Encoder:
         chunks = -(-step.trip // step.grain)
         numbers = [loops, step.trip, step.grain, chunks, step.threads]
         numbers += [self.scratch_nbytes, rows_at, 8 * len(body)]
-        return [*self._made("iterations", [], numbers), *body]
+        return [*self._made("iterations", [], numbers, step), *body]
 
     def _while(self, step: While[Step], loops: int) -> _Items:
         condition, body = self._steps(step.condition, loops), self._steps(step.body, loops)
@@ -319,14 +363,15 @@ class _Encoder:
     def _region(self, launches: Sequence[Launch]) -> _Items:
         """The table of jobs, see `support.py`; those without items are left out."""
         refs, jobs, chunks = list[BufferRef](), _Items(), 0
-        for launch in launches:
-            if launch.total:
-                grain = launch.grain if launch.parallel else launch.total
-                jobs += [launch.kernel, 8 * len(refs), self._params(launch)]
-                jobs += [launch.total, grain, chunks]
-                chunks += chunk_count(launch)
-                refs += launch.buffers
-        return self._made("region", refs, [chunks, *jobs, 0, 0, 0, 0, 0, chunks]) if jobs else []
+        launched = tuple(launch for launch in launches if launch.total)
+        for launch in launched:
+            grain = launch.grain if launch.parallel else launch.total
+            jobs += [launch.kernel, 8 * len(refs), self._params(launch)]
+            jobs += [launch.total, grain, chunks]
+            chunks += chunk_count(launch)
+            refs += launch.buffers
+        rest = [_begin(chunks, launched), *jobs, 0, 0, 0, 0, 0, chunks]
+        return self._made("region", refs, rest, Parallel(launched)) if jobs else []
 
     def _params(self, launch: Launch) -> _Item:
         return self.constant(launch.params) if launch.params else 0

@@ -35,8 +35,10 @@ from stagejit.runtime.objects.engine import engine
 from stagejit.runtime.objects.object_cache import ObjectCache
 
 # A record: the next of its bucket, the next in the list of the dead, key, references, whether it is
-# in the list, code; a line further the count of calls, which every call writes.
-NEXT, NEXT_DEAD, KEY, REFERENCES, LISTED, CODE, CALLS = 0, 8, 16, 24, 32, 40, 64
+# in the list, code, what runs it (`sj_call`, or what `stamps` has in its place), the log of times;
+# a line further the count of calls, which every call writes, and of timed ones that run.
+NEXT, NEXT_DEAD, KEY, REFERENCES, LISTED, CODE, RUN, LOG = range(0, 64, 8)
+CALLS, ACTIVE = 64, 72
 RECORD_NBYTES = 128
 _BUCKETS = 1024
 _STATE, _STATE_ARGS_NBYTES = 40, 48  # our state in the arguments of what sets and gets it
@@ -48,7 +50,7 @@ _LOST = (
 
 def addresses(support: Mapping[str, int], cache: ObjectCache | None = None) -> dict[str, int]:
     """Addresses of this module's functions and variables."""
-    imports = {name: support[name] for name in ("sj_error", "sj_call", "sched_yield")}
+    imports = {name: support[name] for name in ("sj_error", "sched_yield")}
     return engine().load({"sj_execute": entry_ir()}, imports, cache=cache)
 
 
@@ -68,7 +70,6 @@ def entry_ir() -> str:
 
 _DECLARATIONS = f"""
 declare ptr @sj_error(ptr, i32, ptr)
-declare ptr @sj_call(ptr, ptr)
 declare i32 @sched_yield()
 @sj_buckets = internal global [{_BUCKETS} x ptr] zeroinitializer, align 64
 @sj_lock = internal global i64 0, align 64
@@ -278,9 +279,11 @@ def _execute_ir() -> str:
   br i1 %fine, label %run, label %failed
 run:
 {abi.load("%record", "ptr", "%args", _STATE)}{abi.load("%code", "ptr", "%record", CODE)}\
+{abi.field("%run.p", "%record", RUN)}\
+  %function = load atomic ptr, ptr %run.p monotonic, align 8
 {abi.field("%calls", "%record", CALLS)}\
   %ignored = atomicrmw add ptr %calls, i64 1 monotonic
-  %result = call ptr @sj_call(ptr %cf, ptr %code)
+  %result = call ptr %function(ptr %cf, ptr %code, ptr %record)
   ret ptr %result
 failed:
   ret ptr %error

@@ -1,4 +1,4 @@
-"""A call of a host program, around its steps, as LLVM IR: `sj_call(cf, words)`.
+"""A call of a host program, around its steps, as LLVM IR: `sj_call(cf, words, part)`.
 
 Input: nothing but the platform. Output: a part of the support functions. Invariant: whatever is
 claimed is released, also where a step fails.
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from stagejit.runtime import ffi_abi as abi
 from stagejit.runtime.cpu import weights
+from stagejit.runtime.cpu.stamps import Timed
 
 # The words before the first step; all are numbers but those that begin with text or faults.
 HEADER = (
@@ -34,15 +35,15 @@ HEADER = (
 _ADDRESSES = ("text", "faults", "table")  # fmt: skip
 
 
-def call_ir() -> str:
+def call_ir(timed: Timed) -> str:
     """The function, and what it calls."""
     start = """
-define ptr @sj_call(ptr %cf, ptr %words) nounwind {
+define ptr @sj_call(ptr %cf, ptr %words, ptr %part) nounwind {
 entry:
   %fault = alloca i64
   store i64 0, ptr %fault
 """
-    return _COLLECT + start + _frame_ir() + _end_ir() + "}\n"
+    return _COLLECT + start + _frame_ir(timed) + _end_ir() + "}\n"
 
 
 _COLLECT = f"""
@@ -68,7 +69,7 @@ out:
 """
 
 
-def _frame_ir() -> str:
+def _frame_ir(timed: Timed) -> str:
     """From the frame to `%start`: all that steps use."""
     header = "".join(
         abi.load(f"%{name}", "ptr" if name.startswith(_ADDRESSES) else "i64", "%words", at)
@@ -147,7 +148,7 @@ bind:                                    ; see `weights.py`
   br label %ready
 ready:
   %error = call ptr @sj_steps(ptr %cf, ptr %start, ptr %bases, ptr %loops, ptr %rows, ptr %scratch,
-                              i64 %workers, i64 %worker.nbytes)
+                              i64 %workers, i64 %worker.nbytes{timed(", ptr %part")})
   br i1 %unbound, label %unbind, label %free
 free:
 {abi.field("%read", "%table", weights.READING)}\

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from stagejit.codegen.generate import Generated
 from stagejit.codegen.kernel import Kernel
@@ -23,6 +24,7 @@ from stagejit.runtime.hosting.steps import Hosting
 from stagejit.runtime.launching import grain_of, launching
 from stagejit.runtime.program import HostProgram, Launch, Parallel
 from stagejit.runtime.program_steps import BufferRef
+from stagejit.runtime.sites import Sites
 from stagejit.schedule.schedule import Run, Schedule, Step, Wave
 
 _SCRATCH_FAULT = "left its scratch, or read there what it had not written"
@@ -52,6 +54,7 @@ class _Hosting(Hosting[host.Step]):
         self.schedule = schedule
         self.name = re.sub(r"\W", "_", schedule.plan.name) or "f"
         self.faults: list[str] = []
+        self.sites = Sites()
 
     def program(self) -> HostProgram:
         run, buffers = self.run, {b.name: b for b in self.schedule.plan.buffers}
@@ -66,6 +69,7 @@ class _Hosting(Hosting[host.Step]):
             run.aliases,
             tuple(self.faults),
             self._bound_nbytes(),
+            tuple(self.sites.made),
         )
 
     def _bound_nbytes(self) -> tuple[int, ...]:
@@ -98,8 +102,13 @@ class _Hosting(Hosting[host.Step]):
 
     # ---------------------------------------------------------------- steps besides kernels
 
-    def copy(self, scope: Scope, to: BufferRef, source: BufferRef, nbytes: int) -> host.Step:
-        return program_steps.Copy(to, source, nbytes)
+    def site(self, step: Step, scope: Scope) -> int:
+        return self.sites.number_of(step.dispatch, scope.path)
+
+    def copy(
+        self, scope: Scope, to: BufferRef, source: BufferRef, nbytes: int, site: int
+    ) -> host.Step:
+        return program_steps.Copy(to, source, nbytes, site)
 
     def store(
         self, scope: Scope, place: BufferRef, nbytes: int, first: int, step: int = 0
@@ -116,7 +125,8 @@ class _Hosting(Hosting[host.Step]):
         self, step: Step, scope: Scope, trip: int, body: Sequence[host.Step]
     ) -> host.Step:
         threads, seconds = step.dispatch.bodies[0].threads, self._seconds(step.bodies[0])
-        return host.Iterations(trip, threads, grain_of(trip, trip * seconds, threads), tuple(body))
+        grain = grain_of(trip, trip * seconds, threads)
+        return host.Iterations(trip, threads, grain, tuple(body), self.site(step, scope))
 
     def repeat(
         self,
@@ -147,8 +157,9 @@ class _Hosting(Hosting[host.Step]):
     def _launches(self, step: Step, scope: Scope) -> Iterator[tuple[Launch, float]]:
         """The launches of a dispatch, with the seconds that each takes on one core: it and its
         borders do not depend on each other."""
-        for part in step.region.parts:
-            yield self._launch(part, step, scope), self._kernel(part).seconds
+        for number, part in enumerate(step.region.parts):
+            launch = replace(self._launch(part, step, scope), part=number)
+            yield launch, self._kernel(part).seconds
 
     def _sharing(self, kernel: Kernel, scope: Scope) -> tuple[int, bool]:
         """Items a chunk, and whether threads share them."""
@@ -182,6 +193,7 @@ class _Hosting(Hosting[host.Step]):
             grain,
             parallel=parallel,
             scratch_nbytes=kernel.function.scratch_nbytes,
+            site=self.site(step, scope),
         )
 
     def _require_readonly(self, kernel: Kernel, names: Sequence[str], step: Step) -> None:

@@ -1,7 +1,8 @@
 """What runs the words of a host program, as LLVM IR: one function for all programs.
 
-Input: nothing but the platform. Output: a part of the support functions, `sj_call(cf, words)`,
-which is what `entry` calls: null, or an XLA_FFI_Error. Invariant: it keeps no state between calls.
+Input: nothing but the platform. Output: a part of the support functions, `sj_call(cf, words,
+part)`, which is what `entry` calls: null, or an XLA_FFI_Error. Invariant: it keeps no state between
+calls. In the timed variant, `part` is where the times of steps are added up (see `stamps.py`).
 
 A call checks the frame, collects the buffers' addresses on its stack, claims an arena and runs the
 steps (`sj_steps`) up to an end. A thread that has iterations of its own does so, too, with loops
@@ -28,6 +29,7 @@ from __future__ import annotations
 
 from stagejit.runtime import ffi_abi as abi
 from stagejit.runtime.cpu import foreign, frame
+from stagejit.runtime.cpu.stamps import Timed
 
 KINDS = (
     "launch", "region", "call", "copy", "advise", "store", "loop", "again", "iterations", "unless",
@@ -38,21 +40,24 @@ KINDS = (
 LOOP_NBYTES = 16
 
 
-def run_ir() -> str:
+def run_ir(timed: Timed) -> str:
     """All functions."""
-    steps = _STEPS + _step_ir() + "}\n"
-    return foreign.CALL_IR + steps + _ITERATIONS + frame.call_ir()
+    steps = _steps_ir(timed) + _step_ir(timed) + "}\n"
+    return foreign.CALL_IR + steps + _iterations_ir(timed) + frame.call_ir(timed)
 
 
-_STEPS = """
+def _steps_ir(timed: Timed) -> str:
+    return f"""
 define internal ptr @sj_steps(ptr %cf, ptr %start, ptr %bases, ptr %loops, ptr %rows, ptr %scratch,
-                              i64 %workers, i64 %worker.nbytes) nounwind {
+                              i64 %workers, i64 %worker.nbytes{timed(", ptr %part")}) nounwind {{
 entry:
   %threads.jobs = alloca [12 x i64], align 16
   %shared = alloca [8 x i64], align 16
   %integer = alloca i64
+{timed("  call void @sj_begin(ptr %part)" + chr(10))}\
   br label %step
 """
+
 
 # What threads that share iterations find: the caller's addresses, memory and words.
 _SHARED = [
@@ -64,6 +69,7 @@ _SHARED = [
     (40, "i64", "%worker.nbytes"),
     (48, "ptr", "null"),  # the first error
 ]
+_SHARED_PART = (56, "ptr", "%part")
 # A job of `sj_pfor`, and the entry behind it.
 _THREADS_JOBS = [
     (0, "ptr", "@sj_iterations"),
@@ -75,7 +81,13 @@ _THREADS_JOBS = [
     (88, "i64", "%chunks"),
 ]
 
-_ITERATIONS = f"""
+
+def _iterations_ir(timed: Timed) -> str:
+    own = (
+        abi.load("%callers", "ptr", "%shared", _SHARED_PART[0])
+        + "  %part = call ptr @sj_part_of(ptr %callers, i64 %thread)\n"
+    )
+    return f"""
 ; Iterations [lo, hi), by a thread whose memory is `mine`: a kernel.
 define internal void @sj_iterations(ptr %shared, ptr %params, i64 %lo, i64 %hi, ptr %mine)
     nounwind {{
@@ -96,8 +108,9 @@ define internal void @sj_iterations(ptr %shared, ptr %params, i64 %lo, i64 %hi, 
   store i64 %thread, ptr %of.threads
 {abi.store("i64", "%lo", "%of.threads", LOOP_NBYTES, "%turn.p")}\
 {abi.store("i64", "%hi", "%of.threads", LOOP_NBYTES + 8, "%end.p")}\
+{timed(own)}\
   %error = call ptr @sj_steps(ptr %cf, ptr %start, ptr %bases, ptr %loops, ptr %rows, ptr %mine,
-                              i64 1, i64 0)
+                              i64 1, i64 0{timed(", ptr %part")})
   %fine = icmp eq ptr %error, null
   br i1 %fine, label %out, label %failed
 failed:
@@ -114,8 +127,11 @@ out:
 """
 
 
-def _step_ir() -> str:
-    """Stores the addresses that a step has to, and runs it."""
+def _step_ir(timed: Timed) -> str:
+    """Stores the addresses that a step has to, and runs it. What takes time ends at `done`."""
+    done = "worked" if timed("worked") else "next"
+    worked = f"{done}:\n  call void @sj_stamp(ptr %part, ptr %at)\n  br label %next\n"
+    shared = [*_SHARED, _SHARED_PART] if timed("part") else _SHARED
     kinds = " ".join(f"i64 {number}, label %{kind}" for number, kind in enumerate(KINDS))
     widths = ("i8", "i16", "i32", "i64")
     index = ", ".join(f"[%{width}.wide, %{width}]" for width in widths)
@@ -126,6 +142,7 @@ def _step_ir() -> str:
         for width in widths
     )
     return f"""\
+{timed(worked)}\
 next:
   %behind = getelementptr i8, ptr %at, i64 %nbytes
   br label %step
@@ -183,25 +200,25 @@ launch:
   %none = icmp eq i64 %wants, 0
   %private = select i1 %none, ptr null, ptr %scratch
   call void %kernel(ptr %row, ptr %params, i64 0, i64 %total, ptr %private)
-  br label %next
+  br label %{done}
 region:
 {abi.field("%jobs", "%rest", 8)}\
   call void @sj_pfor(ptr %cf, ptr %jobs, ptr %row, i64 %word, i64 %workers, ptr %scratch,
-                     i64 %worker.nbytes)
-  br label %next
+                     i64 %worker.nbytes{timed(", ptr %part, ptr %at, ptr %jobs")})
+  br label %{done}
 call:
   %call.error = call ptr @sj_foreign(ptr %cf, ptr %rest, ptr %row)
   %call.fine = icmp eq ptr %call.error, null
-  br i1 %call.fine, label %next, label %failed
+  br i1 %call.fine, label %{done}, label %failed
 failed:
   ret ptr %call.error
 copy:
 {abi.load("%to", "ptr", "%row", 0)}{abi.load("%from", "ptr", "%row", 8)}\
   %same = icmp eq ptr %to, %from
-  br i1 %same, label %next, label %differ
+  br i1 %same, label %{done}, label %differ
 differ:
   %ignored = call ptr @memcpy(ptr %to, ptr %from, i64 %word)
-  br label %next
+  br label %{done}
 advise:
   %result = load ptr, ptr %row
   call void @sj_advise(ptr %result, i64 %word)
@@ -235,11 +252,12 @@ iterations:
 {abi.load("%all.turns", "i64", "%rest", 8)}{abi.load("%grain", "i64", "%rest", 16)}\
 {abi.load("%chunks", "i64", "%rest", 24)}{abi.load("%most", "i64", "%rest", 32)}\
 {abi.load("%own.nbytes", "i64", "%rest", 56)}\
-{abi.fill("%threads.jobs", _THREADS_JOBS)}{abi.fill("%shared", _SHARED)}\
+{abi.fill("%threads.jobs", _THREADS_JOBS)}{abi.fill("%shared", shared)}\
   %few = icmp ult i64 %most, %workers
   %threads = select i1 %few, i64 %most, i64 %workers
   call void @sj_pfor(ptr %cf, ptr %threads.jobs, ptr %shared, i64 %chunks, i64 %threads,
-                     ptr %scratch, i64 %worker.nbytes)
+                     ptr %scratch, i64 %worker.nbytes{timed(", ptr %part, ptr %at, ptr %rest")})
+{timed("  call void @sj_stamp(ptr %part, ptr %at)" + chr(10))}\
   %behind.place = add i64 %nbytes, %own.nbytes
 {abi.load("%threads.error", "ptr", "%shared", 48)}\
   %threads.fine = icmp eq ptr %threads.error, null

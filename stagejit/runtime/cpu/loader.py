@@ -29,6 +29,7 @@ from stagejit.locks import new_lock
 from stagejit.runtime import seams
 from stagejit.runtime.cpu import entry, foreign, support
 from stagejit.runtime.cpu.encoding import TABLE, Code, encoded, named_for
+from stagejit.runtime.cpu.recording import Log, Logged, Recorder
 from stagejit.runtime.cpu.weights import Table
 from stagejit.runtime.ffi_calls import Layouts, ffi_call
 from stagejit.runtime.objects.engine import Module, engine, machine
@@ -114,7 +115,12 @@ class _Record:
     program, which holds the Python functions that are called. weights: holds the table."""
 
     def __init__(
-        self, code: Code, modules: dict[str, Module], program: HostProgram, weights: Any
+        self,
+        code: Code,
+        modules: dict[str, Module],
+        program: HostProgram,
+        weights: Any,
+        run: int,
     ) -> None:
         self.name, self.modules, self.program, self.weights = code.name, modules, program, weights
         self.key = key_of(code.name)
@@ -127,6 +133,8 @@ class _Record:
         self.address = -(-ctypes.addressof(self._memory) // 64) * 64
         self._word(entry.KEY).value = self.key
         self._word(entry.CODE).value = self._words.ctypes.data
+        self._word(entry.RUN).value = run
+        self.logged = Logged(self.address)
 
     @property
     def call_count(self) -> int:
@@ -145,7 +153,11 @@ class _Programs:
     """All programs in memory, and the native functions that count who needs them."""
 
     def __init__(self, cache: ObjectCache | None) -> None:
-        found = entry.addresses(support.addresses(cache), cache)
+        helpers = support.addresses(cache)
+        found = entry.addresses(helpers, cache)
+        self._run = helpers["sj_call"]
+        self._recording, self._left = False, list[Log]()  # of programs that are gone
+        self.recorder = Recorder(self._cut)
         self._add = _function(None, found["sj_program_add"], ctypes.c_void_p)
         self._acquire = _function(ctypes.c_void_p, found["sj_program_acquire"], ctypes.c_int64)
         self._release = _function(None, found["sj_program_release"], ctypes.c_void_p)
@@ -171,10 +183,12 @@ class _Programs:
         self, code: Code, modules: dict[str, Module], program: HostProgram, weights: Any = None
     ) -> LoadedProgram:
         """The one `LoadedProgram` of this code, which calls the modules of these kernels."""
-        record = _Record(code, modules, program, weights)
+        record = _Record(code, modules, program, weights, self._run)
         with self._lock:
             loaded = self._loaded.get(code.name) or self._held(code.name)
             if loaded is None:
+                if self._recording:
+                    record.logged.change(Log(record.name, program), self._run)
                 self._records[record.address] = record
                 self._add(record.address)
                 loaded = self._held(code.name)
@@ -213,6 +227,22 @@ class _Programs:
             if address:
                 record = self._records.pop(address)
                 self._gone_calls += record.call_count
+                if record.logged.log is not None:
+                    self._left.append(record.logged.log)
+
+    def _cut(self, go_on: bool) -> list[Log]:
+        """See `Recorder`."""
+        with self._lock:
+            self._recording = go_on
+            records = list(self._records.values())
+            changed = []
+            for record in records:
+                log = Log(record.name, record.program) if go_on else None
+                changed.append((record, record.logged.change(log, self._run)))
+            left, self._left = self._left, []
+        for record, _ in changed:
+            record.logged.wait()
+        return [*left, *(log for _, log in changed if log is not None)]
 
     def _let_go(self, address: int) -> None:
         self._release(address)
@@ -288,6 +318,11 @@ def loaded_programs() -> tuple[LoadedProgram, ...]:
 def call_count() -> int:
     """Calls of all programs so far: the difference over a call shows whether our code ran."""
     return _all_programs().call_count()
+
+
+def recorder() -> Recorder:
+    """Who records the times of all programs of this process."""
+    return _all_programs().recorder
 
 
 def trim_arenas() -> None:

@@ -9,7 +9,12 @@ Input: nothing but the platform. Output: addresses of
     void sj_arena_trim()                      give idle arenas back to the system
     void sj_advise(ptr, nbytes)               ask for huge pages before the first touch (`arenas`)
     ptr  sj_error(cf, code, message)          an XLA_FFI_Error
-    ptr  sj_call(cf, words)                   what runs a host program: see `interpreter.py`
+    ptr  sj_call(cf, words, part)             what runs a host program: see `interpreter.py`
+
+and, in a module of its own that is compiled when somebody asks for times, of
+
+    ptr  sj_timed_call(cf, words, record)     the same with stamps: see `stamps.py`
+    i64  sj_ticks()                           what its times are counted in
 
 A job of `sj_pfor` is {kernel, where its addresses begin in bufs, params, total, grain, first chunk}
 (`JOB_NBYTES`; offsets in bytes); the chunks of all jobs are numbered through, job j owning
@@ -25,10 +30,11 @@ scratch) is read only by a thread that owns a chunk, while the caller is still t
 from __future__ import annotations
 
 import functools
+import re
 
 from stagejit.codegen.target import Target
 from stagejit.runtime import ffi_abi as abi
-from stagejit.runtime.cpu import interpreter
+from stagejit.runtime.cpu import interpreter, stamps
 from stagejit.runtime.cpu.arenas import arena_ir
 from stagejit.runtime.objects.engine import engine
 from stagejit.runtime.objects.linker import libc_address
@@ -51,8 +57,38 @@ def addresses(cache: ObjectCache | None = None) -> dict[str, int]:
 @functools.cache
 def support_ir() -> str:
     """The module's text; the same on every run of a platform."""
-    parts = _pool_ir(), _run_ir(), _pfor_ir(), arena_ir(), _error_ir(), interpreter.run_ir()
+    parts = _pool_ir(), *_variant_ir(stamps.plain), arena_ir(), _error_ir()
     return _DECLARATIONS + "".join(parts)
+
+
+def _variant_ir(timed: stamps.Timed) -> tuple[str, ...]:
+    """What is another one where times are taken."""
+    return _run_ir(timed), _pfor_ir(timed), interpreter.run_ir(timed)
+
+
+_SHARED_BY_VARIANTS = """declare ptr @sj_arena_claim(i64)
+declare void @sj_arena_release(ptr)
+declare void @sj_advise(ptr, i64)
+declare ptr @sj_error(ptr, i32, ptr)
+"""
+
+
+@functools.cache
+def timed_addresses(cache: ObjectCache | None = None) -> dict[str, int]:
+    """Addresses of the timed variant's functions, which is compiled here."""
+    known = addresses(cache)
+    ours = re.findall(r"@(\w+)\(", _SHARED_BY_VARIANTS)
+    imports = {name: known[name] for name in (*ours, *_LIBC)} | stamps.imports()
+    imports["sj_plain_call"] = known["sj_call"]
+    text = timed_ir(stamps.has_cycle_counter())
+    return {**engine().load({"sj_timed_call": text}, imports, cache=cache), **stamps.imports()}
+
+
+@functools.cache
+def timed_ir(counter: bool) -> str:
+    """The text of the timed variant's module. counter: see `stamps.stamps_ir`."""
+    parts = _pool_ir(), *_variant_ir(stamps.timed), stamps.stamps_ir(counter)
+    return _DECLARATIONS + _SHARED_BY_VARIANTS + stamps.DECLARATIONS + "".join(parts)
 
 
 _DECLARATIONS = """declare ptr @aligned_alloc(i64, i64)
@@ -121,6 +157,8 @@ known:
 # The shared state of one parallel loop. The two counters that everybody writes are lines apart.
 _NEXT, _DONE, _REFS, _IDS = 0, 64, 128, 136
 _CHUNKS, _JOBS, _BUFS, _SCRATCH, _STRIDE = 192, 200, 208, 216, 224
+# Of the timed variant: the caller's part, where the jobs' slots are, from one part to the next.
+_PART, _PLACE, _PART_NBYTES = 232, 240, 248
 _STATE_NBYTES = 256
 
 
@@ -144,17 +182,71 @@ _SCHEDULE_ARGS = [
 ]
 
 
-def _run_ir() -> str:
+_PART_STATE = [
+    (_PART, "ptr", "%part"),
+    (_PLACE, "ptr", "%place"),
+    (_PART_NBYTES, "i64", "%part.nbytes"),
+]
+# Parts of late workers may be gone: only their addresses are computed.
+_OWN_PART = f"""\
+{abi.load("%callers", "ptr", "%state", _PART)}\
+{abi.load("%part.nbytes", "i64", "%state", _PART_NBYTES)}\
+  %part.offset = mul i64 %worker, %part.nbytes
+  %part = getelementptr i8, ptr %callers, i64 %part.offset
+"""
+# When the thread began its first chunk, the chunks of this job, and the chunk; the job's words.
+_SINCE = """\
+  %began = phi i64 [0, %entry], [%began.now, %go]
+  %since = phi i64 [0, %entry], [%now, %go]
+  %job.since = phi i64 [0, %entry], [%job.begin, %go]
+  %its.place = phi ptr [null, %entry], [%job.place, %go]
+"""
+_BEGIN_CHUNK = f"""\
+{abi.load("%jobs.place", "ptr", "%state", _PLACE)}\
+{abi.load("%all.jobs", "ptr", "%state", _JOBS)}\
+  %jobs.at = ptrtoint ptr %all.jobs to i64
+  %job.at = ptrtoint ptr %job to i64
+  %job.distance = sub i64 %job.at, %jobs.at
+  %job.place = getelementptr i8, ptr %jobs.place, i64 %job.distance
+  %starts = icmp eq i64 %ran, 0
+  br i1 %starts, label %first.chunk, label %compare
+first.chunk:
+  %start.ticks = call i64 @sj_ticks()
+  br label %go
+compare:
+  %same.job = icmp eq ptr %job.place, %its.place
+  br i1 %same.job, label %go, label %change
+change:
+  call void @sj_event(ptr %part, ptr %its.place, i64 %job.since, i64 %since)
+  br label %go
+go:
+  %began.now = phi i64 [%start.ticks, %first.chunk], [%began, %compare], [%began, %change]
+  %chunk.begin = phi i64 [%start.ticks, %first.chunk], [%since, %compare], [%since, %change]
+  %job.begin = phi i64 [%start.ticks, %first.chunk], [%job.since, %compare], [%since, %change]
+"""
+_END_CHUNK = """\
+  %now = call i64 @sj_worked(ptr %part, ptr %job.place, i64 %chunk.begin)
+"""
+_END_CHUNKS = """\
+  call void @sj_event(ptr %part, ptr %its.place, i64 %job.since, i64 %since)
+  call void @sj_left(ptr %part, i64 %began, i64 %since)
+"""
+
+
+def _run_ir(timed: stamps.Timed) -> str:
     """What a thread does in a parallel loop, and the end of the shared state."""
+    last = "go" if timed("go") else "run"
     return f"""
 ; Claim and run chunks until none is left, then report how many.
 define internal void @sj_run(ptr %state, i64 %worker) nounwind {{
 entry:
 {abi.field("%done", "%state", _DONE)}{abi.load("%chunks", "i64", "%state", _CHUNKS)}\
+{timed(_OWN_PART)}\
   br label %claim
 claim:
-  %ran = phi i64 [0, %entry], [%ran.next, %run]
-  %from = phi ptr [null, %entry], [%job, %run]
+  %ran = phi i64 [0, %entry], [%ran.next, %{last}]
+  %from = phi ptr [null, %entry], [%job, %{last}]
+{timed(_SINCE)}\
   %chunk = atomicrmw add ptr %state, i64 1 monotonic
   %mine = icmp ult i64 %chunk, %chunks
   br i1 %mine, label %owned, label %finished
@@ -183,13 +275,16 @@ run:
   %hi = select i1 %over, i64 %total, i64 %end
   %scratch.offset = mul i64 %worker, %stride
   %scratch = getelementptr i8, ptr %scratch.base, i64 %scratch.offset
+{timed(_BEGIN_CHUNK)}\
   call void %kernel(ptr %bufs, ptr %params, i64 %lo, i64 %hi, ptr %scratch)
+{timed(_END_CHUNK)}\
   %ran.next = add i64 %ran, 1
   br label %claim
 finished:
   %none = icmp eq i64 %ran, 0
   br i1 %none, label %out, label %report
 report:
+{timed(_END_CHUNKS)}\
   %was = atomicrmw add ptr %done, i64 %ran release
   br label %out
 out:
@@ -211,7 +306,18 @@ out:
 """
 
 
-def _pfor_ir() -> str:
+# The caller's own iterations have stamps, too: those of the region go on from where it began.
+_BEFORE = abi.load("%part.nbytes", "i64", "%part", stamps.STRIDE) + abi.load(
+    "%since", "i64", "%part", stamps.LAST
+)
+_JOINED = """\
+  store i64 %since, ptr %since.p
+  call void @sj_joined(ptr %part, ptr %at, i64 %workers)
+"""
+
+
+def _pfor_ir(timed: stamps.Timed) -> str:
+    new_state = [*_NEW_STATE, *_PART_STATE] if timed("part") else _NEW_STATE
     declare_pause, pause = _pause_ir()
     return f"""{declare_pause}
 ; Runs on a thread of the pool, perhaps long after the loop has ended: see Note [Late workers].
@@ -246,8 +352,10 @@ out:
 }}
 
 define void @sj_pfor(ptr %cf, ptr %jobs, ptr %bufs, i64 %nchunks, i64 %threads,
-                     ptr %scratch, i64 %stride) nounwind {{
+                     ptr %scratch, i64 %stride\
+{timed(", ptr %part, ptr %at, ptr %place")}) nounwind {{
 entry:
+{timed(_BEFORE)}\
   %args = alloca [5 x i64], align 16
   %local = alloca [{_STATE_NBYTES} x i8], align 64
   %fewer = icmp ult i64 %nchunks, %threads
@@ -263,11 +371,12 @@ alone:
 setup:
   %state = phi ptr [%heap, %shared], [%local, %alone]
   %refs = phi i64 [%workers, %shared], [1, %alone]
-{abi.fill("%state", _NEW_STATE)}\
+{abi.fill("%state", new_state)}\
   %forks = icmp ugt i64 %refs, 1
   br i1 %forks, label %fork, label %serial
 serial:
   call void @sj_run(ptr %state, i64 0)
+{timed(_JOINED)}\
   ret void
 fork:
 {abi.load("%api", "ptr", "%cf", abi.FRAME_API)}{abi.load("%ctx", "ptr", "%cf", abi.FRAME_CONTEXT)}\
@@ -291,6 +400,7 @@ run:
   call void @sj_run(ptr %state, i64 0)
 {abi.field("%done", "%state", _DONE)}\
   call void @sj_wait(ptr %done, i64 %nchunks)
+{timed(_JOINED)}\
   call void @sj_unref(ptr %state)
   ret void
 }}

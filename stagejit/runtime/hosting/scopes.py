@@ -20,7 +20,7 @@ class Scope:
     """A schedule where it runs. places: where its buffers start; loops: how many counted loops
     are around it; alone: whether one thread runs it, beside others with other iterations; stream:
     of a GPU, the one that it begins and ends on; opened: streams of what is around it; settled:
-    whether the host has waited for all that comes before."""
+    whether the host has waited for all that comes before; path: of what is in it, see `sites`."""
 
     schedule: Schedule
     places: Mapping[str, BufferRef]
@@ -29,6 +29,7 @@ class Scope:
     stream: int = 0
     opened: int = 1
     settled: bool = False
+    path: str = ""
 
     def place(self, name: str) -> BufferRef:
         """Where a buffer starts. What has no elements lies anywhere: it has no memory."""

@@ -16,7 +16,7 @@ from stagejit.errors import InternalError
 from stagejit.graph.ir import Value
 from stagejit.graph.ops.foreign import handler_types
 from stagejit.graph.ops.views import behind_aliases
-from stagejit.runtime import program_steps
+from stagejit.runtime import program_steps, sites
 from stagejit.runtime.hosting.scopes import Pass, Scope, bound, inside, moved
 from stagejit.runtime.program_steps import BufferRef, ForeignArray
 from stagejit.schedule.plan import exchanged
@@ -35,7 +35,11 @@ class Hosting(ABC, Generic[S]):
         """All dispatches of a run."""
 
     @abstractmethod
-    def copy(self, scope: Scope, to: BufferRef, source: BufferRef, nbytes: int) -> S: ...
+    def site(self, step: Step, scope: Scope) -> int:
+        """The number of a dispatch among the program's sites."""
+
+    @abstractmethod
+    def copy(self, scope: Scope, to: BufferRef, source: BufferRef, nbytes: int, site: int) -> S: ...
 
     @abstractmethod
     def store(self, scope: Scope, place: BufferRef, nbytes: int, first: int, step: int = 0) -> S:
@@ -72,7 +76,7 @@ class Hosting(ABC, Generic[S]):
             return self._loop(step, scope)
         if known.is_branch:
             return self._branch(step, scope)
-        return [self.call(scope, _call(step, scope))]
+        return [self.call(scope, _call(step, scope, self.site(step, scope)))]
 
     def _loop(self, step: Step, scope: Scope) -> list[S]:
         body = step.dispatch.bodies[0]
@@ -137,14 +141,14 @@ class Hosting(ABC, Generic[S]):
     def _copies(self, step: Step, number: int, scope: Scope) -> list[S]:
         """Moves the carries of a body that are not updated in place to where they are expected."""
         body = step.dispatch.bodies[number]
-        bindings = {binding.buffer: binding for binding in body.bindings}
+        bindings, site = {b.buffer: b for b in body.bindings}, self.site(step, scope)
         nbytes = {buffer.name: buffer.nbytes for buffer in body.plan.buffers}
 
         def place(name: str) -> BufferRef:
             return moved(scope.place(bindings[name].outer), bindings[name].offset_nbytes)
 
         return [
-            self.copy(scope, place(carry.argument), place(carry.result), nbytes[carry.result])
+            self.copy(scope, place(carry.argument), place(carry.result), nbytes[carry.result], site)
             for carry in body.carries
         ]
 
@@ -154,6 +158,7 @@ class Hosting(ABC, Generic[S]):
         body, schedule = step.dispatch.bodies[number], step.bodies[number]
         bindings = exchanged(step.dispatch, number) if these.exchanged else body.bindings
         inner = inside(body, schedule, bindings, scope, these)
+        inner = replace(inner, path=sites.inside(scope.path, step.dispatch, body))
         return tuple(made for run in runs(schedule) for made in self.steps(run, inner))
 
 
@@ -162,7 +167,7 @@ def runs(schedule: Schedule) -> tuple[Run, ...]:
     return tuple(part for part in schedule.segments if isinstance(part, Run))
 
 
-def _call(step: Step, scope: Scope) -> program_steps.Call:
+def _call(step: Step, scope: Scope, site: int) -> program_steps.Call:
     op = step.region.anchor
     if op is None:
         raise InternalError(f"{step.dispatch.name} has no anchor", step="host program")
@@ -184,4 +189,5 @@ def _call(step: Step, scope: Scope) -> program_steps.Call:
         arrays(op.operands, operands),
         arrays(op.results, results),
         op.attrs["attributes"],
+        site,
     )

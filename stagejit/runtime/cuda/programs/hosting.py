@@ -52,6 +52,7 @@ from stagejit.runtime.cuda.programs.streams import MOST_STREAMS, START, Lanes, l
 from stagejit.runtime.hosting import steps as hosting
 from stagejit.runtime.hosting.scopes import Pass, Scope, moved
 from stagejit.runtime.program_steps import BufferRef, ForeignArray, Loop
+from stagejit.runtime.sites import NOWHERE
 from stagejit.schedule import schedule as scheduled
 from stagejit.schedule.memory.packing import aligned
 from stagejit.schedule.plan import Dispatch
@@ -210,7 +211,10 @@ class _Hosting(hosting.Hosting[Step]):
         inner = replace(scope, settled=decided)  # the host has read a number right before
         return (Body(number, super().body(step, number, inner, these)),)
 
-    def copy(self, scope: Scope, to: BufferRef, source: BufferRef, nbytes: int) -> Step:
+    def site(self, step: scheduled.Step, scope: Scope) -> int:
+        return NOWHERE
+
+    def copy(self, scope: Scope, to: BufferRef, source: BufferRef, nbytes: int, site: int) -> Step:
         return Copy(scope.stream, to, source, nbytes)
 
     def store(self, scope: Scope, place: BufferRef, nbytes: int, first: int, step: int = 0) -> Step:

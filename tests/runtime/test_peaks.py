@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stagejit.bench import peaks
+from stagejit.runtime import peaks
 
 
 def test_measured_peaks() -> None:

@@ -1,0 +1,182 @@
+"""`stagejit.profile`: what the calls inside of a block took, dispatch by dispatch.
+
+Input: nothing; a block of the user's, in which staged functions are called on any thread. Output: a
+`Profile`. Invariants: without one no call takes times; inside of a block only calls that begin in
+it count, and the block ends when they have ended; profiles may overlap.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Self
+
+import jax
+
+from stagejit.errors import StagejitError
+from stagejit.inspect.profiles import trace_file, views
+from stagejit.inspect.profiles.pieces_of_xla import gaps, rows_of_gaps
+from stagejit.inspect.profiles.rows import DispatchTimes, merged, rows_of
+from stagejit.inspect.profiles.spans import Span, spans_of
+from stagejit.inspect.profiles.taken import Taken
+from stagejit.runtime.compile_times import CompileTimes, noting
+from stagejit.runtime.cpu import recording
+from stagejit.runtime.cpu.loader import recorder
+from stagejit.runtime.embedding import staged_functions
+from stagejit.runtime.peaks import Peaks, of_this_machine
+
+
+class Profile:
+    """Times of the calls of staged functions in a block; made by `stagejit.profile()`.
+
+        with stagejit.profile() as p:
+            f(x)
+        print(p)
+
+    `str(p)` is a table, slowest first; notebooks show it with a timeline. Raises StagejitError for
+    what is asked before the block has ended.
+    """
+
+    def __init__(self) -> None:
+        self._taken: Taken | None = None
+        self._recording: recording.Recording | None = None
+        self._compiled: list[CompileTimes] = []
+        self._noting = noting(self._compiled)
+
+    def __enter__(self) -> Self:
+        if self._recording is not None:
+            raise StagejitError(
+                "this profile has begun already", next_step="make another stagejit.profile()"
+            )
+        _wait()
+        self._noting.__enter__()
+        self._recording = recorder().begin()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._recording is None:
+            raise StagejitError("this profile has not begun", next_step="write `with` before it")
+        _wait()
+        recorder().end(self._recording)
+        self._noting.__exit__(None, None, None)
+        self._taken = _take(self._recording, self._compiled)
+
+    def _known(self) -> Taken:
+        if self._taken is None:
+            raise StagejitError(
+                "the block of this profile has not ended", next_step="look at it after the block"
+            )
+        return self._taken
+
+    @property
+    def dispatches(self) -> tuple[DispatchTimes, ...]:
+        """A row for each dispatch of each function, slowest first, and for what is around them (see
+        `DispatchTimes.kind`). Their seconds add up to `seconds`."""
+        return self._known().dispatches
+
+    @property
+    def calls(self) -> int:
+        """How many calls of programs of ours there were; one of a function with equations that are
+        left to XLA has one for each piece between them."""
+        return self._known().calls
+
+    @property
+    def seconds(self) -> float:
+        """All calls together, and XLA's pieces between them."""
+        return self._known().seconds
+
+    @property
+    def spans(self) -> tuple[Span, ...]:
+        """What each thread did when; of long blocks the end."""
+        return self._known().spans
+
+    @property
+    def lost_spans(self) -> int:
+        """How many there were before the first of `spans`."""
+        return self._known().lost_spans
+
+    @property
+    def compiled(self) -> tuple[CompileTimes, ...]:
+        """What was compiled in the block, step by step."""
+        return tuple(self._compiled)
+
+    @property
+    def peaks(self) -> Peaks:
+        """Of this machine; measured when they are first asked for, which takes a second."""
+        return of_this_machine()
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the spans as a file for https://ui.perfetto.dev or chrome://tracing. It is there as
+        a whole or not at all. Raises OSError."""
+        trace_file.save(path, self.spans)
+
+    def as_text(self, *, rows: int = 40) -> str:
+        """The table. rows: how many of the slowest; the others are one line."""
+        return views.as_text(self._known(), rows)
+
+    def __str__(self) -> str:
+        return self.as_text()
+
+    def as_html(self) -> str:
+        """A page of its own, which loads nothing."""
+        return views.page(self._known())
+
+    def _repr_html_(self) -> str:
+        return views.fragment(self._known())
+
+
+def profile() -> Profile:
+    """Measure each dispatch of the staged functions that are called in a block, on any thread:
+
+        with stagejit.profile() as p:
+            f(x)
+
+    Calls outside of such blocks cost nothing more. Programs on a GPU are counted as a whole.
+    """
+    return Profile()
+
+
+def _wait() -> None:
+    """Until what was begun has ended, as far as somebody keeps its results."""
+    for array in jax.live_arrays():  # type: ignore[no-untyped-call]
+        with contextlib.suppress(Exception):  # it is deleted, or its error is whoever reads it's
+            array.block_until_ready()
+
+
+def _take(taken: recording.Recording, compiled: Sequence[CompileTimes]) -> Taken:
+    clock, pieces = recording.clock(), taken.pieces
+    found = gaps(pieces, staged_functions())
+    rows = [row for times in pieces for row in rows_of(times, clock)]
+    rows = merged([*rows, *rows_of_gaps(found, clock)])
+    calls = sum(slot.count for times in pieces for slot in times.slots.get(0, ()))
+    spans = _spans(taken, pieces, clock)
+    spans += [
+        Span(
+            ", ".join(site.path for site in gap.sites),
+            "xla",
+            gap.function,
+            gap.sites[0].loc,
+            clock.at(gap.begin) - taken.begin,
+            clock.lasting(gap.end - gap.begin),
+            "XLA",
+        )
+        for gap in found
+    ]
+    lost = sum(times.lost_events for times in pieces)
+    seconds = sum(row.seconds for row in rows)
+    return Taken(tuple(rows), tuple(spans), lost, calls, seconds, tuple(compiled))
+
+
+def _spans(
+    taken: recording.Recording, pieces: Sequence[recording.ProgramTimes], clock: recording.Clock
+) -> list[Span]:
+    threads = {thread.ident: thread.name for thread in threading.enumerate()}
+    return [span for times in pieces for span in spans_of(times, clock, taken.begin, threads)]

@@ -1,0 +1,24 @@
+"""What a profile has when its block has ended, for views of it.
+
+Input: none. Output: `Taken`. Invariant: plain data.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from stagejit.inspect.profiles.rows import DispatchTimes
+from stagejit.inspect.profiles.spans import Span
+from stagejit.runtime.compile_times import CompileTimes
+
+
+@dataclass(frozen=True)
+class Taken:
+    """dispatches: slowest first; seconds: of all calls, and of XLA between them."""
+
+    dispatches: tuple[DispatchTimes, ...]
+    spans: tuple[Span, ...]
+    lost_spans: int
+    calls: int
+    seconds: float
+    compiled: tuple[CompileTimes, ...]

@@ -1,0 +1,119 @@
+"""A profile as text and as HTML.
+
+Input: a profile that has ended. Output: a table for a terminal; for notebooks and browsers the same
+table, a flame graph (who took how much) and a timeline (who did what when). Invariant: what is
+shown adds up: rows that are left out are one line, times outside of dispatches are rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from stagejit.inspect import page as pages
+from stagejit.inspect.page import Markup, Section, element, table
+from stagejit.inspect.profiles import drawings
+from stagejit.inspect.profiles.rows import DispatchTimes
+from stagejit.inspect.profiles.taken import Taken
+from stagejit.runtime.peaks import Peaks, of_this_machine
+
+_HEAD = (
+    "dispatch", "kind", "count", "ms", "%", "us each", "GFLOP/s", "GB/s", "% of floor", "threads",
+    "balance", "waiting ms", "line",
+)  # fmt: skip
+_NUMBERS = range(2, 12)
+
+
+def summary(taken: Taken) -> str:
+    """A line."""
+    waiting = sum(row.waiting_seconds for row in taken.dispatches)
+    return (
+        f"{taken.calls} calls of programs, {1e3 * taken.seconds:.3f} ms"
+        f" in {len(taken.dispatches)} rows; threads waited {1e3 * waiting:.3f} ms"
+    )
+
+
+def peaks_text(peaks: Peaks) -> str:
+    """What floors are computed from."""
+    return (
+        f"floors: {peaks.gflops:.0f} GFLOP/s and {peaks.gbytes:.1f} GB/s, measured on {peaks.cores}"
+        " cores; what lies in a cache may be faster"
+    )
+
+
+def cells(row: DispatchTimes, total: float, peaks: Peaks) -> tuple[str, ...]:
+    """One for each column."""
+    share = 100 * row.seconds / total if total else 0.0
+    percent = row.percent_of_floor(peaks)
+    many = row.threads > 1
+    return (
+        f"{row.function} {row.dispatch}",
+        row.kind if not row.ops else f"{row.kind} ({_few(row.ops)})",
+        str(row.count),
+        f"{1e3 * row.seconds:.3f}",
+        f"{share:.1f}",
+        f"{1e6 * row.seconds_mean:.1f}",
+        f"{row.gflops:.1f}" if row.flops else "",
+        f"{row.gbytes:.1f}" if row.nbytes else "",
+        f"{percent:.0f}" if percent else "",
+        str(row.threads) if many else "",
+        f"{row.balance:.2f}" if many else "",
+        f"{1e3 * row.waiting_seconds:.3f}" if many else "",
+        str(row.loc) if row.loc else "",
+    )
+
+
+def _few(ops: Sequence[str]) -> str:
+    shown = ", ".join(ops[:3])
+    return f"{shown}, ..." if len(ops) > 3 else shown
+
+
+def as_text(taken: Taken, most: int) -> str:
+    """Slowest first; the others are one line."""
+    rows, total = taken.dispatches, taken.seconds
+    if not rows:
+        return "no staged function was called in the block of this profile\n"
+    peaks = of_this_machine()
+    lines = [_HEAD, *(cells(row, total, peaks) for row in rows[:most])]
+    rest = rows[most:]
+    if rest:
+        seconds = sum(row.seconds for row in rest)
+        others = DispatchTimes("", f"{len(rest)} others", "", seconds=seconds)
+        lines.append((*cells(others, total, peaks)[:2], "", *cells(others, total, peaks)[3:5]))
+    widths = [max(len(line[at]) for line in lines if at < len(line)) for at in range(len(_HEAD))]
+
+    def aligned(line: Sequence[str]) -> str:
+        made = (
+            text.rjust(widths[at]) if at in _NUMBERS else text.ljust(widths[at])
+            for at, text in enumerate(line)
+        )
+        return "  ".join(made).rstrip()
+
+    compiled = [f"compiled {times}" for times in taken.compiled]
+    return "\n".join([summary(taken), *map(aligned, lines), peaks_text(peaks), *compiled]) + "\n"
+
+
+def sections(taken: Taken) -> list[Section]:
+    """What a page has."""
+    rows, total, peaks = taken.dispatches, taken.seconds, of_this_machine()
+    shown = [cells(row, total, peaks) for row in rows]
+    made = [
+        Section("Dispatches", table(_HEAD, shown, numbers=_NUMBERS), note=peaks_text(peaks)),
+        Section("Flame graph", drawings.flame(rows), note="width: time of all calls"),
+        Section("Timeline", drawings.timeline(taken.spans), note="the last call"),
+    ]
+    if taken.compiled:
+        text = "\n".join(map(str, taken.compiled))
+        made.append(Section("Compilations", element("pre", text), note=str(len(taken.compiled))))
+    return made
+
+
+def page(taken: Taken) -> str:
+    """A document."""
+    return pages.page("Profile", sections(taken), note=summary(taken))
+
+
+def fragment(taken: Taken) -> str:
+    """For a notebook."""
+    if not taken.dispatches:
+        return Markup(element("p", as_text(taken, 0)))
+    return pages.fragment("Profile", sections(taken), note=summary(taken))

@@ -1,0 +1,290 @@
+"""`stagejit.profile`: every dispatch has a row, counts are exact, and times add up."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import json
+import threading
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import stagejit
+from stagejit.errors import StagejitError
+from stagejit.inspect.profiles.rows import FORK_JOIN, HOST, XLA
+from stagejit.runtime.cpu import recording
+from stagejit.runtime.peaks import Peaks
+
+PEAKS = Peaks(2, 100.0, 50.0, 10.0, 10.0, 512)
+
+
+def profiled(function: Any, *args: Any, calls: int = 3) -> stagejit.Profile:
+    """The profile of calls of a function that is compiled before."""
+    staged = stagejit.jit(function)
+    expected = jax.block_until_ready(staged(*args))
+    with stagejit.profile() as profile:
+        for _ in range(calls):
+            found = jax.block_until_ready(staged(*args))
+    for one, other in zip(jax.tree.leaves(expected), jax.tree.leaves(found), strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert profile.calls
+    assert sum(row.seconds for row in profile.dispatches) == pytest.approx(profile.seconds)
+    whole = sum(span.seconds for span in profile.spans if span.kind in ("call", "xla"))
+    assert profile.lost_spans or whole == pytest.approx(profile.seconds)
+    for row in profile.dispatches:
+        assert row.seconds > 0 or row.kind == HOST
+        assert 0 < row.balance <= 1
+        assert row.waiting_seconds <= row.seconds * 1.001
+        if row.count and row.kind not in (HOST, FORK_JOIN):
+            assert 0 <= row.seconds_min <= row.seconds_mean * 1.001
+    return profile
+
+
+def counts(profile: stagejit.Profile) -> Counter[str]:
+    found: Counter[str] = Counter()
+    for row in profile.dispatches:
+        if row.kind not in (HOST, FORK_JOIN):
+            found[row.dispatch] += row.count
+    return found
+
+
+def layer(x: Any, w: Any) -> Any:
+    return jnp.sum(jnp.tanh(x @ w), axis=1)
+
+
+def test_each_dispatch_of_the_plan_has_a_row() -> None:
+    x = jnp.ones((300, 300))
+    profile = profiled(layer, x, x, calls=4)
+    plan = stagejit.jit(layer).plan(x, x)
+    assert counts(profile) == {dispatch.name: 4 for dispatch in plan.dispatches}
+    rows = {row.dispatch: row for row in profile.dispatches}
+    for dispatch in plan.dispatches:
+        row = rows[dispatch.name]
+        assert (row.kind, row.ops, row.loc) == (dispatch.kind, dispatch.ops, dispatch.loc)
+        assert (row.flops, row.nbytes) == (dispatch.flops, dispatch.nbytes)
+        assert row.gflops == pytest.approx(4e-9 * row.flops / row.seconds)
+        assert row.percent_of_floor(PEAKS) == pytest.approx(
+            100 * max(row.flops / 100e9, row.nbytes / 10e9) / row.seconds_mean
+        )
+    assert profile.calls == 4
+    assert rows[HOST].count == 4
+
+
+def test_seconds_are_those_of_the_block() -> None:
+    x = jnp.ones((300, 300))
+    profile = profiled(layer, x, x)
+    spans = profile.spans
+    assert all(span.start_seconds >= 0 for span in spans)
+    calls = [span for span in spans if span.kind == "call"]
+    assert sorted(s.start_seconds for s in calls) == [s.start_seconds for s in calls]
+    for first, second in itertools.pairwise(calls):
+        assert first.stop_seconds <= second.start_seconds + 1e-6  # a call waits for the one before
+
+
+def repeated(x: Any) -> Any:
+    def body(x: Any, _: None) -> Any:
+        x = jnp.sin(x @ x)
+        return x, x.sum()
+
+    x, sums = jax.lax.scan(body, x, None, length=7)
+    return jax.lax.while_loop(lambda s: s[1] < 5, lambda s: (s[0] * 0.5, s[1] + 1), (x, 0)), sums
+
+
+def test_turns_of_loops_are_counted() -> None:
+    found = counts(profiled(repeated, jnp.ones((80, 80)), calls=2))
+    turns = {name: count for name, count in found.items() if "/" in name}
+    assert turns
+    assert {count for name, count in turns.items() if "contract" in name} == {14}
+    conditions = {count for name, count in turns.items() if "condition" in name}
+    assert conditions == {12}
+
+
+def test_only_the_branch_that_runs_has_a_row() -> None:
+    def either(x: Any) -> Any:
+        return jax.lax.cond(x[0] > 0, lambda x: jnp.sort(x), lambda x: jnp.cumsum(x), x)
+
+    names = set(counts(profiled(either, jnp.ones(5000))))
+    assert any("case1" in name for name in names)
+    assert not any("case0" in name for name in names)
+
+
+def test_iterations_that_threads_share_are_rows_of_their_dispatches() -> None:
+    def rows(x: Any) -> Any:
+        return jax.lax.map(lambda row: jnp.sin(row @ row.T) @ row, x)
+
+    x = jnp.ones((64, 40, 40))
+    plan = stagejit.jit(rows).plan(x)
+    assert any(body.threads > 1 for d in plan.dispatches for body in d.bodies)
+    profile = profiled(rows, x, calls=2)
+    inner = {name: n for name, n in counts(profile).items() if "/" in name}
+    assert inner
+    assert set(inner.values()) == {128}
+    shared = [row for row in profile.dispatches if row.dispatch in inner]
+    assert all(row.threads > 1 for row in shared)
+    assert any(row.kind == FORK_JOIN for row in profile.dispatches)
+
+
+def test_pieces_of_xla_between_programs_are_rows() -> None:
+    def solved(x: Any) -> Any:
+        return jnp.abs(jnp.linalg.eigvals(jnp.sin(x) + 2.0 * x)) * 2.0
+
+    profile = profiled(solved, jnp.eye(40) + 0.1)
+    (row,) = [row for row in profile.dispatches if row.kind == XLA]
+    assert row.count == 3
+    assert row.ops == ("eig",)
+    assert row.loc.line
+    assert profile.calls == 6
+
+
+def test_calls_of_several_threads_are_all_counted() -> None:
+    staged, x = stagejit.jit(layer), jnp.ones((64, 64))
+    jax.block_until_ready(staged(x, x))
+
+    def call() -> None:
+        for _ in range(50):
+            jax.block_until_ready(staged(x, x))
+
+    threads = [threading.Thread(target=call) for _ in range(4)]
+    with stagejit.profile() as profile:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert profile.calls == 200
+    assert set(counts(profile).values()) == {200}
+
+
+def test_profiles_overlap() -> None:
+    staged, x = stagejit.jit(layer), jnp.ones((32, 32))
+    staged(x, x)
+    with stagejit.profile() as outer:
+        staged(x, x)
+        with stagejit.profile() as inner:
+            staged(x, x)
+            staged(x, x)
+        staged(x, x)
+    assert (outer.calls, inner.calls) == (4, 2)
+    assert inner.seconds < outer.seconds
+
+
+def test_what_is_compiled_in_the_block_is_told() -> None:
+    def fresh(x: Any) -> Any:
+        return jnp.cos(x * 1.25) + jnp.sin(x[::-1] / 3.5)
+
+    with stagejit.profile() as profile:
+        stagejit.jit(fresh)(jnp.ones(100))
+    assert profile.calls == 1
+    (times,) = profile.compiled
+    assert times.name == "fresh"
+    assert next(iter(times.seconds_by_step)) == "trace"
+    assert list(times.seconds_by_step)[-1] == "load"
+    assert times.kernels == times.compiled_kernels + times.cached_kernels > 0
+    assert "compiled fresh" in str(profile)
+
+
+def test_a_function_that_goes_in_the_block_is_counted() -> None:
+    with stagejit.profile() as profile:
+        staged = stagejit.jit(lambda x: jnp.cos(x + 0.75))
+        staged(jnp.ones(10)).block_until_ready()
+        del staged
+        gc.collect()
+    assert profile.calls == 1
+
+
+def test_nothing_is_timed_outside_of_a_block() -> None:
+    staged, x = stagejit.jit(layer), jnp.ones((32, 32))
+    with stagejit.profile() as profile:
+        staged(x, x)
+    staged(x, x).block_until_ready()
+    with stagejit.profile() as other:
+        pass
+    assert profile.calls == 1
+    assert other.calls == 0
+    assert other.dispatches == ()
+    assert "no staged function" in str(other)
+
+
+def test_an_error_in_the_block_ends_the_profile() -> None:
+    staged, x = stagejit.jit(layer), jnp.ones((32, 32))
+    profile = stagejit.profile()
+
+    def failing() -> None:
+        with profile:
+            staged(x, x)
+            raise ValueError("of the user's")
+
+    with pytest.raises(ValueError, match="of the user's"):
+        failing()
+    assert profile.calls == 1
+
+
+def test_what_a_profile_does_not_have_is_an_error() -> None:
+    profile = stagejit.profile()
+    with pytest.raises(StagejitError, match="has not ended"):
+        _ = profile.dispatches
+    with profile, pytest.raises(StagejitError, match="has not ended"):
+        str(profile)
+    with pytest.raises(StagejitError, match="begun already"), profile:
+        pass
+
+
+def test_the_last_spans_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recording, "EVENTS", 16)
+    staged = stagejit.jit(repeated)
+    staged(jnp.ones((40, 40)))
+    with stagejit.profile() as profile:
+        for _ in range(20):
+            jax.block_until_ready(staged(jnp.ones((40, 40))))
+    assert profile.lost_spans
+    assert len(profile.spans) <= 16 * profile.peaks.cores * 2
+    assert max(counts(profile).values()) >= 140  # sums lose nothing
+
+
+def test_a_trace_file_is_for_perfetto(tmp_path: Path) -> None:
+    x = jnp.ones((300, 300))
+    profile = profiled(layer, x, x)
+    path = tmp_path / "trace.json"
+    profile.save(path)
+    assert [path] == list(tmp_path.iterdir())
+    events = json.loads(path.read_text())["traceEvents"]
+    complete = [event for event in events if event["ph"] == "X"]
+    assert len(complete) == len(profile.spans)
+    threads = {e["tid"] for e in events if e["ph"] == "M" and e["name"] == "thread_name"}
+    assert {event["tid"] for event in complete} == threads
+    call = next(event for event in complete if event["cat"] == "call")
+    inside = [
+        e
+        for e in complete
+        if e["tid"] == call["tid"] and call["ts"] <= e["ts"] <= call["ts"] + call["dur"]
+    ]
+    assert all(e["ts"] + e["dur"] <= call["ts"] + call["dur"] + 1e-3 for e in inside)
+    names = {dispatch.dispatch for dispatch in profile.dispatches}
+    assert {e["name"] for e in inside if e["cat"] == "dispatch"} <= names
+
+
+def test_a_file_that_cannot_be_written_leaves_the_old_one(tmp_path: Path) -> None:
+    x = jnp.ones((30, 30))
+    profile = profiled(layer, x, x)
+    with pytest.raises(OSError, match="No such file"):
+        profile.save(tmp_path / "missing" / "trace.json")
+    assert not list(tmp_path.iterdir())
+
+
+def test_text_and_html_have_all_rows() -> None:
+    x = jnp.ones((300, 300))
+    profile = profiled(layer, x, x)
+    text, page, part = str(profile), profile.as_html(), profile._repr_html_()
+    for row in profile.dispatches:
+        assert row.dispatch in text
+        assert row.dispatch in page
+        assert row.dispatch in part
+    assert "Timeline" in page
+    assert "src=" not in page
+    one = profile.as_text(rows=1)
+    assert f"{len(profile.dispatches) - 1} others" in one
