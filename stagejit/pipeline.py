@@ -57,7 +57,7 @@ from stagejit.rewrites.normal_form import normalize, verify_normal_form
 from stagejit.rewrites.weights.evaluate import Made, evaluate_weights, packed
 from stagejit.runtime import program as host
 from stagejit.runtime.bound import BoundWeights, copies_for_xla
-from stagejit.runtime.bridge import bridge_program
+from stagejit.runtime.bridge import bridge_program, bridged
 from stagejit.runtime.compile_times import CompileTimes, note
 from stagejit.runtime.cpu.hosting import host_program
 from stagejit.runtime.cpu.loader import LoadedProgram, load_program
@@ -67,7 +67,7 @@ from stagejit.runtime.left_bodies import left_bodies
 from stagejit.runtime.objects.engine import disassemble, engine
 from stagejit.runtime.objects.object_cache import ObjectCache, cache_in
 from stagejit.runtime.program import HostProgram
-from stagejit.runtime.staged import NativeCall, Request, Staged
+from stagejit.runtime.staged import Request, Staged
 from stagejit.runtime.staging import stage_schedule
 from stagejit.schedule.build import schedule
 from stagejit.schedule.plan import Plan
@@ -401,7 +401,7 @@ def _load(c: Compilation) -> None:
         run = functools.partial(_on_gpu, made, where, weights)
         given = made.inputs[: len(made.inputs) - len(c.sources)]
         bridge = bridge_program(c.cuda.name, run, given, made.outputs)
-        c.staged = _bridged(c, load_program(bridge, {}, cache))
+        c.staged = bridged(load_program(bridge, {}, cache), len(given), made.outputs)
         return
     require_here(c.target)
     texts = {generated.symbol: generated.text for generated in c.kernels.values()}
@@ -456,15 +456,6 @@ def _bound_weights(c: Compilation, cache: ObjectCache | None) -> BoundWeights | 
 _evaluations: weakref.WeakValueDictionary[tuple[str, Options], Evaluated] = (
     weakref.WeakValueDictionary()
 )
-
-
-def _bridged(c: Compilation, program: LoadedProgram) -> Staged:
-    """One call of the bridge to the GPU."""
-    results = len(c.executable.outputs)
-    arguments = len(c.executable.inputs) - len(c.sources)
-    numbers = tuple(range(arguments + results))
-    call = NativeCall(program, numbers[:arguments], numbers[arguments:], c.executable.outputs)
-    return Staged((call,), numbers[arguments:])
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,8 @@
 """From XLA's CPU to a function of Python that does the work of a whole program elsewhere.
 
-Input: a function of NumPy arrays, its types. Output: a host program that calls it. Invariant: the
-program keeps the function, see Note [Who keeps a callback] in `graph/python_functions.py`.
+Input: a function of NumPy arrays, its types. Output: a host program that calls it, and a function
+that is a call of this. Invariant: the program keeps the function, see Note [Who keeps a callback]
+in `graph/python_functions.py`.
 """
 
 from __future__ import annotations
@@ -12,8 +13,10 @@ from typing import Any
 import numpy as np
 
 from stagejit.graph.python_functions import ATTRIBUTE, TARGET, numbered
+from stagejit.runtime.cpu.loader import LoadedProgram
 from stagejit.runtime.program import HostProgram
 from stagejit.runtime.program_steps import BufferRef, Call, ForeignArray, Space
+from stagejit.runtime.staged import NativeCall, Staged
 from stagejit.types import TensorType
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -41,3 +44,10 @@ def bridge_program(
     )
     taken, given = (tuple(type.nbytes for type in types) for types in (inputs, outputs))
     return HostProgram(name, (call,), taken, given)
+
+
+def bridged(program: LoadedProgram, arguments: int, outputs: Sequence[TensorType]) -> Staged:
+    """A function that is one call of such a program."""
+    numbers = tuple(range(arguments + len(outputs)))
+    call = NativeCall(program, numbers[:arguments], numbers[arguments:], tuple(outputs))
+    return Staged((call,), numbers[arguments:])

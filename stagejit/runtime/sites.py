@@ -7,9 +7,12 @@ path of a dispatch is its name after those of the loops and branches around it, 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from stagejit.loc import UNKNOWN, Loc
-from stagejit.schedule.plan import Body, Dispatch
+
+if TYPE_CHECKING:  # `staged.py` is imported with the package, and the compiler is not
+    from stagejit.schedule.plan import Body, Dispatch
 
 NOWHERE = -1
 
@@ -24,9 +27,6 @@ class Site:
     loc: Loc = UNKNOWN
     flops: int = 0
     nbytes: int = 0
-
-
-UNNAMED = Site("")
 
 
 @dataclass

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 from stagejit.decisions import Decision
 from stagejit.options import Options
-from stagejit.runtime.sites import UNNAMED, Site
 from stagejit.types import TensorType
 
 if TYPE_CHECKING:  # LLVM is not loaded before something is compiled
     from stagejit.runtime.cpu.loader import LoadedProgram
     from stagejit.runtime.cuda.xla_calls import StreamProgram
+    from stagejit.runtime.sites import Site
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class DelegatedEquation:
     equation: Any  # jax.extend.core.JaxprEqn
     operands: tuple[int | None, ...]
     results: tuple[int | None, ...]
-    site: Site = UNNAMED
+    site: Site | None = None
 
 
 @dataclass(frozen=True)

@@ -60,7 +60,7 @@ def _between(functions: Iterable[Staged]) -> Mapping[_Pair, tuple[Site, ...]]:
     for staged in functions:
         last, sites = "", list[Site]()
         for item in staged.items:
-            if isinstance(item, DelegatedEquation):
+            if isinstance(item, DelegatedEquation) and item.site is not None:
                 sites.append(item.site)
             elif isinstance(item, NativeCall) and isinstance(item.program, LoadedProgram):
                 if last and sites:
