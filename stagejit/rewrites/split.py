@@ -21,6 +21,7 @@ from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.ops import build, filled
 from stagejit.graph.ops.splits import split_shape
 from stagejit.rewrites.driver import GraphStep, Log
+from stagejit.rewrites.encodings import choose
 from stagejit.rewrites.partial import converted, mapped, summed_in
 from stagejit.rewrites.split_counts import Cut, Many, cut_of, too_small
 from stagejit.rewrites.split_scatter import Updates, split_scatter
@@ -45,7 +46,7 @@ STEP = GraphStep(NAME, split_reductions)
 
 
 def _visit(log: Log, op: Op) -> None:
-    many = Many.of(op, log.machine)
+    many = Many.of(op, log.machine, in_panels=_in_panels(log, op))
     if isinstance(many, str):
         log.decline(NAME, op, many)
         return
@@ -61,6 +62,15 @@ def _visit(log: Log, op: Op) -> None:
     value = _split(log.graph, op, cut)
     log.located(first_new, op)
     log.replace(NAME, op, value, str(cut))
+
+
+def _in_panels(log: Log, op: Op) -> bool:
+    """Whether a product reads a matrix that may be packed before any call."""
+    return (
+        op.definition.is_product
+        and log.options.enabled(choose.NAME)
+        and choose.is_packed_at_bind(log.graph, op)
+    )
 
 
 def _visit_scatter(log: Log, op: Op) -> None:

@@ -27,6 +27,7 @@ _TILES_PER_CORE = 8  # items of a product that a core is given
 # Tiles that keep a core busy. On two cores, in ms, whole and in 16 parts: 16x20000x100, of 7 tiles,
 # 0.65 and 0.77; gradients of 3x3 windows, of 9 tiles 3.1 and 2.3, of 4 tiles 0.90 and 0.52.
 _TILES, _WINDOWED_TILES = 2, 8
+_PANELS_A_TILE = 4  # of 4 vectors of columns, where a tile has 16
 _PART_SECONDS = 30e-6  # of arithmetic, in what a part is at least: two forks
 _LATE = 0.02  # of a part's time, that cores wait for the last one
 _MOST_PARTIAL = 0.125  # bytes of partial results, to bytes that are read
@@ -55,8 +56,9 @@ class Many:
     each: int = 1
 
     @staticmethod
-    def of(op: Op, machine: Machine) -> Many | str | None:
-        """None of what is not ours to look at; a reason for what cannot be split."""
+    def of(op: Op, machine: Machine, *, in_panels: bool = False) -> Many | str | None:
+        """None of what is not ours to look at; a reason for what cannot be split. in_panels: the
+        matrix of a product may be packed before any call."""
         known = op.definition
         if not all(value.type.has_numbers for value in op.operands):
             return None
@@ -69,7 +71,8 @@ class Many:
         if known.applies:
             return f"what each part of {op.kind} is divided by is known at last"
         if known.is_product:
-            return _product(op, _conv_axes(op) if known.is_windowed else _pairs(op), machine)
+            axes = _conv_axes(op) if known.is_windowed else _pairs(op)
+            return _product(op, axes, machine, in_panels)
         return f"each result of {op.kind} needs those before it"
 
 
@@ -107,7 +110,7 @@ def _conv_axes(op: Op) -> list[tuple[int, ...]]:
     return [(axis,) for axis in (*features, *(axis for axis, step in taps if step == 1))]
 
 
-def _product(op: Op, axes: Sequence[tuple[int, ...]], machine: Machine) -> Many:
+def _product(op: Op, axes: Sequence[tuple[int, ...]], machine: Machine, in_panels: bool) -> Many:
     lhs, rhs = op.operands
     of = (rhs if op.definition.is_windowed else lhs).shape
     wide = max(op.result.type.dtype.accumulator, lhs.type.dtype.accumulator, key=lambda d: d.bits)
@@ -117,6 +120,10 @@ def _product(op: Op, axes: Sequence[tuple[int, ...]], machine: Machine) -> Many:
     narrow = machine.dots_at_once and _narrowest(op, batch) <= _FEW_COLUMNS
     if narrow:
         tiles = -(-op.result.type.size // machine.dots_at_once)
+    enough = (_WINDOWED_TILES if op.definition.is_windowed else _TILES) * machine.cores
+    if in_panels and not narrow and _narrowest(op, batch) == 1:
+        # Each core reads panels one after the other, which nothing is faster than.
+        tiles, enough = _PANELS_A_TILE * tiles, machine.cores
     # Who share a product read the same operand: each item of them, if it stays in no cache.
     streamed = min(sides) // batch > machine.l2_nbytes
     items = min(tiles, _TILES_PER_CORE * machine.cores) if streamed else machine.cores
@@ -128,7 +135,7 @@ def _product(op: Op, axes: Sequence[tuple[int, ...]], machine: Machine) -> Many:
         sum(sides),
         op.definition.flops(op),
         tiles,
-        (_WINDOWED_TILES if op.definition.is_windowed else _TILES) * machine.cores,
+        enough,
         sum(sides) + (sharing - 1) * min(sides),
         tiles if narrow else 1,
     )

@@ -12,6 +12,7 @@ import pytest
 from jax import lax
 
 import stagejit
+from stagejit.extending import cpu
 from stagejit.options import Options
 from stagejit.pipeline import Compilation
 from tests.acceptance.running import f32, same
@@ -101,6 +102,40 @@ def test_an_update_packs_the_new_weights() -> None:
     new = {name: value * 2 for name, value in params.items()}
     bound.update(new)
     same(bound(x), expected(new, x))
+
+
+def test_a_vector_reads_bound_panels_line_by_line_in_equal_shares() -> None:
+    """Without blocks of the sum, which would jump from panel to panel."""
+    w, x = jnp.asarray(f32(768, 2304, seed=1) / 32), f32(1, 768)
+    machine = cpu("two-cores", like="avx512", cores=2)
+    options = Options(verify=True, cache_dir="", extensions=(machine,))
+    request = stagejit.bind(lambda w, x: x @ w, w, options=options).trace(x).compilation.request
+    c = Compilation.of(request).run_until("codegen")
+    assert packed(c.plan) == {"params": "{1,0;1,64}"}
+    assert c.plan.packs == ()
+    choices = {x.name: x.reason for g in c.kernels.values() for x in g.kernel.choices}
+    assert choices["tile"].startswith("3 x 4 vectors along n of 64, nothing packed")
+    assert choices["items"].startswith("6,")  # of 6 panels of 36
+
+
+@pytest.mark.parametrize("form", [None, "bf16", "int8"])
+@pytest.mark.parametrize(
+    ("k", "n"), [(3072, 768), (700, 2304), (513, 4000), (5000, 130), (4097, 64), (260, 63)]
+)
+def test_a_vector_times_bound_matrices(k: int, n: int, form: Any) -> None:
+    w, v = (jnp.asarray(f32(*shape, seed=at) / k**0.5) for at, shape in enumerate(((k, n), (n, k))))
+    x = f32(1, k, seed=7)
+
+    def f(params: Any, x: Any) -> Any:
+        y = x @ params[0]
+        return y, params[1].T @ y[0], x[0] @ params[1].T
+
+    bound = stagejit.bind(f, (w, v), options=VERIFIED, weights=form)
+    w, v, x = (np.asarray(each, np.float64) for each in (w, v, x))
+    wanted = (x @ w, v.T @ (x @ w)[0], x[0] @ v.T)
+    for ours, theirs in zip(bound(x.astype(np.float32)), wanted, strict=True):
+        error = np.linalg.norm(np.asarray(ours) - theirs) / np.linalg.norm(theirs)
+        assert error < {None: 1e-6, "bf16": 4e-3, "int8": 2e-2}[form]
 
 
 def test_what_is_left_packed_is_read_by_later_programs() -> None:

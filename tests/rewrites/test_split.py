@@ -261,6 +261,20 @@ def test_products_that_are_split() -> None:
     )
 
 
+@pytest.mark.parametrize(("kind", "options", "parts"), [
+    (" bound", {}, False), ("", {}, True), (" bound", {"disable": ("data-tiling",)}, True),
+])  # fmt: skip
+def test_dont_split_what_cores_read_in_panels(
+    kind: str, options: dict[str, Any], parts: bool
+) -> None:
+    text = f"""\
+        graph @f(%x: f32[1,3072], %w: f32[3072,768]{kind}) {{
+          %0: f32[1,768] = contract %x, %w batch=((), ()) contracting=((1), (0))
+          return %0
+        }}"""
+    assert ("split_axis %w" in rewritten(STEP, text, **options)) == parts
+
+
 def test_longer_sums_have_more_parts() -> None:
     """What all parts make is written and read again; a late core costs a share of a part."""
     counts = [int(product(2, 64, k, 64).split()[0]) for k in (1 << 15, 1 << 17, 1 << 19)]

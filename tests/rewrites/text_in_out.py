@@ -13,9 +13,9 @@ from stagejit.options import Options
 from stagejit.rewrites.driver import LocalStep, Rule, Step, run_steps
 
 
-def rewritten(what: Rule | Step, text: str) -> str:
+def rewritten(what: Rule | Step, text: str, **options: Any) -> str:
     """The body of the graph after one rewrite, and its return, without indentation."""
-    return _body(_run(what, text)[0])
+    return _body(_run(what, text, **options)[0])
 
 
 def unchanged(what: Rule | Step, text: str) -> bool:

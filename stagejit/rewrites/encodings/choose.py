@@ -6,11 +6,12 @@ its readers what is no longer encoded. Invariant: the values are those of before
 
 from __future__ import annotations
 
-from stagejit.graph.ir import Op, Value
+from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.ops import build
 from stagejit.index.encoding import Encoding
 from stagejit.rewrites.driver import Log
 from stagejit.rewrites.encodings.products import encodings_of, refuse
+from stagejit.rewrites.weights.behind import weights_behind
 
 NAME = "data-tiling"
 
@@ -20,10 +21,18 @@ def encode_products(log: Log) -> None:
     for op in log.graph.ops():
         if not op.definition.is_product:
             continue
-        if reason := refuse(op):
+        if reason := refuse(op, at_bind=is_packed_at_bind(log.graph, op)):
             log.decline(NAME, op, reason)
         else:
             _encode(log, op)
+
+
+def is_packed_at_bind(graph: Graph, op: Op) -> bool:
+    """Whether weights, or constants, are the larger operand."""
+    if not all(value.type.has_numbers for value in op.operands):
+        return False
+    matrix = max(op.operands, key=lambda value: value.type.size)
+    return weights_behind(graph, matrix) is not None
 
 
 def _encode(log: Log, op: Op) -> None:

@@ -35,8 +35,9 @@ def encodings_of(op: Op) -> Encodings:
     return Encodings((left, right), Encoding("result", result, kinds, minor))
 
 
-def refuse(op: Op) -> str:
-    """Why a product has no tiles, whatever the target; empty where it may have."""
+def refuse(op: Op, *, at_bind: bool = False) -> str:
+    """Why a product has no tiles, whatever the target; empty where it may have. at_bind: its matrix
+    is packed before any call, so that one reads tiles as often as they are packed."""
     if op.definition.applies:
         return "attention multiplies parts of what it reads, one after the other"
     if not all(value.type.has_numbers for value in (*op.operands, op.result)):
@@ -52,7 +53,7 @@ def refuse(op: Op) -> str:
         math.prod(n for n, axis in zip(op.result.shape, encoding.axes, strict=True) if axis == kind)
         for kind in "mn"
     )
-    if min(rows, columns) <= 1:
+    if min(rows, columns) <= 1 and not at_bind:
         return "it is a product of a matrix and a vector, which reads each element once"
     if rows * columns < FEWEST_PARALLEL:
         return f"its parallel size is {rows * columns}, under {FEWEST_PARALLEL}"

@@ -51,6 +51,20 @@ def test_which_are_not(lhs: str, rhs: str, result: str, reason: str) -> None:
     assert reason in found
 
 
+@pytest.mark.parametrize(("kind", "packed"), [(" bound", True), ("", False)])
+def test_a_vector_reads_tiles_of_a_matrix_that_is_there_before_calls(
+    kind: str, packed: bool
+) -> None:
+    text = product("1,16", "16,90", "1,90").replace("f32[16,90])", f"f32[16,90]{kind})")
+    assert ("set_encoding %w" in rewritten(STEP, text)) == packed
+
+
+def test_the_vector_may_be_the_weight() -> None:
+    text = product("1,16", "16,90", "1,90").replace("f32[1,16],", "f32[1,16] bound,")
+    (found,) = reasons(STEP, text)
+    assert "a product of a matrix and a vector" in found
+
+
 def the_product(fn: Any, *shapes: tuple[int, ...]) -> Any:
     graph: Graph = graph_of(fn, *(np.ones(shape, np.float32) for shape in shapes))
     (op,) = (op for op in graph.ops() if op.definition.is_product)

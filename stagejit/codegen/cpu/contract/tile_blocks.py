@@ -16,8 +16,10 @@ from stagejit.codegen.contraction.sources import Source
 from stagejit.codegen.cpu.contract.tile_search import MOST_STEPS, Problem, TileSearch
 from stagejit.codegen.cpu.contract.tiling import Tiling
 from stagejit.codegen.elements.accesses import between_lanes
+from stagejit.codegen.nest.groups import Split
 from stagejit.index.affine import Affine, Var
 
+_MOST_STEPS_IN_LINE = 2048  # where each reads what follows in memory: sums of more lose digits
 _MOST_WINDOW_STEPS = 2048  # where windows overlap, so that fewer bytes stand for more steps
 _SMALL_CYCLES = 20_000  # one item below this: about 5 us
 _ITEMS_PER_CORE = 8
@@ -28,6 +30,7 @@ _GATHER_CYCLES = 3.0  # an element whose neighbours in memory are too few for a 
 _STREAM_STEPS = 8  # rows in flight where an operand streams from memory
 # Bytes of each row that an item should read at least: from memory, from the last cache.
 _STREAM_CHUNK, _NEAR_CHUNK = 4096, 1024
+_LINE_CHUNK = 256 << 10  # of memory that is read in line, where an item's start is not felt
 
 
 class NoTileError(Exception):
@@ -134,7 +137,9 @@ class BlockSearch(TileSearch):
         if vector is not None:
             packs = tiling.pack[self.sources.index(vector)]
             vector = None if packs or not self.streams(vector) else vector
-        if vector is not None:
+        if self.runs_on(tiling):
+            most = max(most, _MOST_STEPS_IN_LINE)
+        elif vector is not None:
             most = min(most, self._streamed_steps(vector, tiling))
         if self.steps <= most * 3 // 2 or not tiling.reduce:
             return tiling
@@ -144,7 +149,7 @@ class BlockSearch(TileSearch):
         size = -(-size // lane_step) * lane_step
         if axis is tiling.reduce[0] and size >= axis.extent:
             return tiling
-        ahead = vector is not None and self.is_prefetched(vector)
+        ahead = vector is not None and self.is_prefetched(vector) and not self.runs_on(tiling)
         return replace(tiling, blocked=axis, k_block=size, ahead=ahead)
 
     def _streamed_steps(self, vector: Source, tiling: Tiling) -> int:
@@ -155,6 +160,22 @@ class BlockSearch(TileSearch):
         row = max(vector.box({**tiling.extents, **once}) * self.nbytes, 1)
         fitting = min(self.target.l2_nbytes // (4 * row), self.near_steps(vector))
         return max(min(fitting // _STREAM_STEPS, self.rows_beside(vector)), 1) * _STREAM_STEPS
+
+    def runs_on(self, tiling: Tiling) -> bool:
+        """What a step of a tile reads of the vector operand follows in memory on what the step
+        before read, so that whole panels come one line after the other; and the other operand stays
+        in L1 meanwhile."""
+        vector = self.vector
+        if vector is None or self.across or len(tiling.reduce) != 1 or self.lane is None:
+            return False
+        if not self.is_passed(vector):
+            return False
+        if tiling.pack[self.sources.index(vector)] or vector.stride(self.lane) != 1:
+            return False
+        (split,) = (split for split in tiling.splits if split.var is self.lane)
+        held = self.rows_beside(vector) * self.steps * self.nbytes
+        follows = vector.stride(tiling.reduce[0]) == split.most * self.lanes
+        return follows and 2 * held <= self.target.l1_nbytes
 
     def _cut_axis(self, tiling: Tiling, most: int) -> tuple[Var, int]:
         """The outermost reduction axis inside which at most `most` steps are left, and how many."""
@@ -224,6 +245,8 @@ class BlockSearch(TileSearch):
         """Split over cores: the axes whose splitting moves least."""
         wanted = min(_ITEMS_PER_CORE * self.target.cores, int(tiling.cycles / _SMALL_CYCLES))
         vector = self.vector
+        if vector is not None and self.runs_on(tiling):
+            return self._in_shares(tiling, vector, wanted)
         streams = vector is not None and self.streams(vector) and not any(tiling.pack)
         if vector is not None and streams:
             chunk = _STREAM_CHUNK if self.is_far(vector) or self.is_passed(vector) else _NEAR_CHUNK
@@ -240,6 +263,31 @@ class BlockSearch(TileSearch):
                 break
             tiling = finer
         return self._with_k_block(tiling) if streams else tiling  # the rows of an item are shorter
+
+    def _in_shares(self, tiling: Tiling, vector: Source, wanted: int) -> Tiling:
+        """Items of equal shares of what runs on in memory, in tiles as large as that allows: cores
+        that wait for memory finish together, each with pieces that are long."""
+        own = [s for s in tiling.splits if s.var in vector.depends and s.var is not self.lane]
+        split = max(own, key=lambda split: split.groups, default=None)
+        nbytes = vector.box({}) * vector.dtype.itemsize
+        most = min(wanted, _FEW_ITEMS_PER_CORE * self.target.cores, nbytes // _LINE_CHUNK)
+        if split is None or most < 2:
+            return tiling
+        cores, units = self.target.cores, split.var.extent
+
+        def rank(cut: Split) -> tuple[float, int, int]:
+            rounds = -(-cut.parts // cores)
+            return units / (cores * rounds * cut.span), cut.most, cut.parts
+
+        tiles = (Split.of(split.var, split.unit, size) for size in range(1, split.most + 1))
+        cuts = [
+            replace(tile, parts=parts)
+            for tile in tiles
+            for parts in range(1, min(most, tile.groups) + 1)
+        ]
+        best = max(cuts, key=rank)
+        splits = (best if each is split else each for each in tiling.splits)
+        return replace(tiling, splits=tuple(splits))
 
 
 def is_direct(nest: Nest, lane: Var | None, stored: Affine) -> bool:
