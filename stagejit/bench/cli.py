@@ -1,5 +1,5 @@
-"""The command line: `python -m stagejit demo | bench | gpu | overhead | compiling | growth |
-ecosystem | explain | picture`.
+"""The command line: `python -m stagejit demo | generate | bench | gpu | overhead | compiling |
+growth | ecosystem | explain | picture`.
 
 Input: arguments. Output: text on stdout, progress on stderr. Invariant: exit status 0 means that
 every result was right and no ratio of `--against` was missed; 1 that one was; 2 that the request
@@ -332,6 +332,37 @@ def demo(
 
     extent = demonstration.parse_size(size)
     if not demonstration.run(photo, extent, seconds, _console()):
+        raise typer.Exit(1)
+
+
+@app.command()
+def generate(
+    prompt: Annotated[str, typer.Option(help="What the text begins with.")] = "Return the ",
+    tokens: Annotated[int, typer.Option(min=1, help="Characters to generate.")] = 400,
+    temperature: Annotated[
+        float, typer.Option(min=0.0, help="0 takes the likeliest character each time.")
+    ] = 0.6,
+    seed: int = 0,
+    weights: Annotated[str, typer.Option(help="How they are read: f32, bf16, int8, int4.")] = "f32",
+    size: Annotated[
+        str, typer.Option(help="small, which is trained on first use; gpt2, random, no text.")
+    ] = "small",
+    against: Annotated[
+        str, typer.Option(help="Separated by commas: jax, torch, torch.compile; empty for none.")
+    ] = "jax",
+    seconds: Annotated[
+        float, typer.Option(min=0.0, help="Time for each contender; 0 measures nothing.")
+    ] = 2.0,
+) -> None:
+    """Generate text with a small GPT, in one native loop, beside jax.jit and PyTorch.
+
+    The first use trains it, on docstrings of Python's standard library, in some minutes.
+    """
+    from stagejit.bench.generation import command
+
+    others = tuple(name.strip() for name in against.split(",") if name.strip())
+    request = command.Request(prompt, tokens, temperature, seed, weights, size, others, seconds)
+    if not command.run(request, _console(), Console(stderr=True)):
         raise typer.Exit(1)
 
 

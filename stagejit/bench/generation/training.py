@@ -25,7 +25,7 @@ class Schedule:
     """steps: of `batch` windows each. rate: the largest, after `warmup` steps; it falls from there
     as a cosine does."""
 
-    steps: int = 1500
+    steps: int = 1500  # one at least
     batch: int = 12
     rate: float = 2e-3
     warmup: int = 100
