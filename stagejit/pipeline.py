@@ -19,7 +19,7 @@ import functools
 import importlib
 import time
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -56,7 +56,7 @@ from stagejit.rewrites.encodings import choose, encode_graph
 from stagejit.rewrites.normal_form import normalize, verify_normal_form
 from stagejit.rewrites.weights.evaluate import Made, evaluate_weights, packed
 from stagejit.runtime import program as host
-from stagejit.runtime.bound import BoundWeights, copies_for_xla
+from stagejit.runtime.bound import BoundWeights, arrays_of, copies_for_xla
 from stagejit.runtime.bridge import bridge_program, bridged
 from stagejit.runtime.compile_times import CompileTimes, note
 from stagejit.runtime.cpu.hosting import host_program
@@ -80,7 +80,6 @@ from stagejit.trace.translate import trace_jaxpr
 from stagejit.trace.weights import Weight, bind_weights
 
 if TYPE_CHECKING:
-    from stagejit.runtime.cuda.driver import Array
     from stagejit.runtime.cuda.programs.executor import Executable
     from stagejit.runtime.cuda.programs.program import CudaProgram
 
@@ -392,13 +391,13 @@ def _load(c: Compilation) -> None:
         from stagejit.runtime.cuda import steps as gpu
 
         made = c.executable = gpu.executable(c.cuda, c.schedule, c.kernels, c.request.options)
-        where = c.request.options.target
+        where, more = c.request.options.target, functools.partial(arrays_of, weights)
         with contextlib.suppress(NoDriverError):  # calls raise it; to look at a program needs none
             gpu.load(made, where)
         if c.request.platform != "cpu":
-            c.staged = gpu.on_its_stream(made, where, functools.partial(_arrays_of, weights))
+            c.staged = gpu.on_its_stream(made, where, more)
             return
-        run = functools.partial(_on_gpu, made, where, weights)
+        run = functools.partial(gpu.run_with, made, where, more)
         given = made.inputs[: len(made.inputs) - len(c.sources)]
         bridge = bridge_program(c.cuda.name, run, given, made.outputs)
         c.staged = bridged(load_program(bridge, {}, cache), len(given), made.outputs)
@@ -415,18 +414,6 @@ def _load(c: Compilation) -> None:
     with _one_at_a_time:
         copies = {} if weights is None else copies_for_xla(c.schedule, weights)
         c.staged = stage_schedule(c.schedule, c.loaded, c.request.options, left, copies)
-
-
-def _on_gpu(
-    made: Executable, target: str, weights: BoundWeights | None, arrays: Sequence[Array]
-) -> list[Array]:
-    from stagejit.runtime.cuda import steps as gpu
-
-    return gpu.run(made, target, [*arrays, *_arrays_of(weights)])
-
-
-def _arrays_of(weights: BoundWeights | None) -> list[Array]:
-    return [] if weights is None else [array for _, array in weights.named_arrays()]
 
 
 def _bound_weights(c: Compilation, cache: ObjectCache | None) -> BoundWeights | None:

@@ -141,6 +141,11 @@ class BoundWeights:
         return list(zip(self._sources, self.table.arrays, strict=False))
 
 
+def arrays_of(weights: BoundWeights | None) -> list[Array]:
+    """What a program reads besides its arguments; none for one without weights."""
+    return [] if weights is None else [array for _, array in weights.named_arrays()]
+
+
 def copies(
     weights: BoundWeights, nbytes: Sequence[int], which: Iterable[int]
 ) -> list[LoadedProgram]:

@@ -23,7 +23,7 @@ from stagejit.schedule.plan import Plan
 
 __all__ = [
     "as_text", "compile_ptx", "cuda_program", "device_of", "executable", "load", "on_its_stream",
-    "run", "texts_of", "verify",
+    "run", "run_with", "texts_of", "verify",
 ]  # fmt: skip
 
 
@@ -41,6 +41,13 @@ def load(made: Executable, target: str) -> None:
 def run(made: Executable, target: str, arrays: Sequence[Array]) -> list[Array]:
     """A call with arrays of the host."""
     return made.on(driver_of(target)).on_host(arrays)
+
+
+def run_with(
+    made: Executable, target: str, weights: Callable[[], Sequence[Array]], arrays: Sequence[Array]
+) -> list[Array]:
+    """The same, of a program that also reads weights, as they now are."""
+    return run(made, target, [*arrays, *weights()])
 
 
 def on_its_stream(made: Executable, target: str, weights: Callable[[], Sequence[Array]]) -> Staged:
