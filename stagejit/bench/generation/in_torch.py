@@ -69,7 +69,7 @@ class Decoder:
         functional = torch.nn.functional
         place = (position % config.context)[None]
         seen = torch.arange(config.context) <= position
-        x = self.params["embedding"][token]
+        x = functional.embedding(token[None], self.params["embedding"])[0]
         for number, layer in enumerate(self.params["layers"]):
             mixed = self._normalized(x, layer["attention gain"]) @ layer["queries, keys, values"]
             q, k, v = mixed.view(3, config.heads, 1, -1)
