@@ -54,7 +54,8 @@ from stagejit.rewrites.cloning import copied
 from stagejit.rewrites.driver import Watch
 from stagejit.rewrites.encodings import choose, encode_graph
 from stagejit.rewrites.normal_form import normalize, verify_normal_form
-from stagejit.rewrites.weights.evaluate import Made, evaluate_weights, packed
+from stagejit.rewrites.weights.evaluate import evaluate_weights
+from stagejit.rewrites.weights.made import Made, Source, layouts_kept, packed
 from stagejit.runtime import program as host
 from stagejit.runtime.bound import BoundWeights, arrays_of, copies_for_xla
 from stagejit.runtime.bridge import bridge_program, bridged
@@ -109,7 +110,7 @@ class Compilation:
     seconds: dict[str, float] = field(default_factory=dict)
     watch: Watch | None = None
     graph: Graph = field(init=False)
-    sources: tuple[Weight | Made, ...] = ()  # of the bound inputs of the graph
+    sources: tuple[Source, ...] = ()  # of the bound inputs of the graph
     measures: Mapping[str, Made] = field(default_factory=dict)  # of weights, to be shown
     decisions: list[Decision] = field(default_factory=list)
     left: frozenset[Op] = frozenset()
@@ -314,7 +315,9 @@ def _verify_dispatches(c: Compilation) -> None:
 
 
 def _resolve(c: Compilation) -> None:
-    resolved = resolve_encodings(c.dispatches, resolver_for(c.target, c.request.options))
+    kept = () if isinstance(c.target, Device) else tuple(map(layouts_kept, c.sources))
+    resolver = resolver_for(c.target, c.request.options)
+    resolved = resolve_encodings(c.dispatches, resolver, kept=kept)
     c.resolved = resolved.graph
     c.decisions += resolved.decisions
     c.sources = tuple(

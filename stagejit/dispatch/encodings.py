@@ -8,6 +8,10 @@ program in which nothing was ever encoded.
 Note [Constants]: what is encoded of a constant is a constant again, of another layout, and so is a
 bound input: who owns their memory packs them once (`Layout.laid_out`), and no call does.
 
+Note [One copy]: other programs may keep what a bound input is. Then this one reads that as it lies
+there, whatever tiles its own products want: a copy costs as much memory again, and they pack what
+they read. Where others than dispatches read it, who take it for row-major, there are two copies.
+
 Note [Several targets]: what a dispatch makes lies as its own target says, and constants as the
 target of who reads them does. Where a dispatch for another target reads it, and wants other tiles,
 a copy stands on that edge, one for all readers of these tiles.
@@ -16,7 +20,7 @@ a copy stands on that edge, one for all readers of these tiles.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -91,13 +95,17 @@ class Resolved:
 
 
 def resolve_encodings(
-    graph: Graph, resolver: Resolver, of: Callable[[Op], Resolver] | None = None
+    graph: Graph,
+    resolver: Resolver,
+    of: Callable[[Op], Resolver] | None = None,
+    kept: Sequence[Set[Layout]] = (),
 ) -> Resolved:
     """`graph` itself, if nothing in it is encoded. of: the resolver of the target that a dispatch
-    is for, where they are for several; see Note [Several targets]."""
-    if not _has_encodings(graph):
+    is for, where they are for several; see Note [Several targets]. kept: by the number of a bound
+    input, how it lies in memory already; see Note [One copy]."""
+    if not _has_encodings(graph) and not any(each - {ROW_MAJOR} for each in kept):
         return Resolved(graph)
-    resolution = _Resolution(graph, of or (lambda op: resolver))
+    resolution = _Resolution(graph, of or (lambda op: resolver), kept)
     return Resolved(resolution.run(), resolution.decisions, resolution.bound)
 
 
@@ -112,14 +120,17 @@ class _Resolution:
     """`values`: what stands for each value; `parts`: of those that are made already, by what they
     were made of; `relaid`: copies of values in other layouts."""
 
-    def __init__(self, graph: Graph, of: Callable[[Op], Resolver]) -> None:
-        self.graph, self.of, self.made = graph, of, Graph(graph.name)
+    def __init__(
+        self, graph: Graph, of: Callable[[Op], Resolver], kept: Sequence[Set[Layout]] = ()
+    ) -> None:
+        self.graph, self.of, self.made, self.kept = graph, of, Graph(graph.name), kept
         self.relaid: dict[tuple[Value, Layout], Value] = {}
         self.decisions: list[Decision] = []
         self.values: dict[Value, Value] = {}
         self.parts: dict[Any, tuple[Graph, ...]] = {}
         self.constants: dict[tuple[Value, Layout], Value] = {}
         self.layouts: dict[tuple[Op, int], Layout] = {}  # of outputs that are encoded
+        self.settled: dict[tuple[Op, Value], Decision] = {}  # of outputs that are encoded
         self.bound: dict[int, Layout] = {}
 
     def run(self) -> Graph:
@@ -131,9 +142,7 @@ class _Resolution:
         numbers = itertools.count()
         for value, name in zip(self.graph.inputs, self.graph.input_names, strict=True):
             donated, bound = self.graph.is_donated(value), self.graph.is_bound(value)
-            layout = self._of_bound(value) if bound else ROW_MAJOR
-            if bound and (number := next(numbers)) >= 0 and not layout.is_row_major:
-                self.bound[number] = layout
+            layout = self._of_bound(value, next(numbers)) if bound else ROW_MAJOR
             type = TensorType(value.type.dtype, value.shape, layout)
             self.values[value] = self.made.add_input(name, type, donated=donated, bound=bound)
         for op in self.graph.ops():
@@ -143,6 +152,7 @@ class _Resolution:
                 self._other(op)
         self.made.set_outputs([self.values[value] for value in self.graph.outputs])
         self.made.eliminate_dead()
+        self.decisions[:0] = self.settled.values()
         return self.made
 
     def _other(self, op: Op) -> None:
@@ -159,11 +169,30 @@ class _Resolution:
         clone = self.made.add(op.kind, operands, types, op.loc, **attrs)
         self.values.update(zip(op.results, clone.results, strict=True))
 
-    def _of_bound(self, value: Value) -> Layout:
-        """How a bound input lies: as all that read it want it, and row-major where they differ, or
-        where one reads it as it is."""
-        found = {layout for use in self.graph.uses(value) for layout in self._read_as(use)}
-        return found.pop() if len(found) == 1 else ROW_MAJOR
+    def _of_bound(self, value: Value, number: int) -> Layout:
+        """How a bound input lies: as other programs keep it, or as all that read it want it, and
+        row-major where they differ, or where one reads it as it is."""
+        uses = self.graph.uses(value)
+        found = {layout for use in uses for layout in self._read_as(use)}
+        layout = wanted = found.pop() if len(found) == 1 else ROW_MAJOR
+        kept = self.kept[number] if number < len(self.kept) else frozenset()
+        if kept and wanted not in kept and all(use.user.definition.is_dispatch for use in uses):
+            layout = min(kept, key=str)
+            self._read_as_kept(uses, layout)
+        if not layout.is_row_major:
+            self.bound[number] = layout
+        return layout
+
+    def _read_as_kept(self, uses: Sequence[Use], layout: Layout) -> None:
+        """Those that want other tiles do without."""
+        for use in uses:
+            part = parts_of(use.user)[0]
+            for op in part.users(part.inputs[use.operand]):
+                if not op.definition.is_encoding or op.result not in part.outputs:
+                    continue
+                self.layouts[use.user, part.outputs.index(op.result)] = layout
+                reason = f"another program keeps it as {str(layout) or 'it is'}, and reads it, too"
+                self._decide(NAME, use.user, op.result, ROW_MAJOR, reason)
 
     def _read_as(self, use: Use) -> Iterator[Layout]:
         """How an operand is packed by its user, for each op there that reads it."""
@@ -221,9 +250,12 @@ class _Resolution:
         if known and nbytes > MOST_GROWTH * plain.nbytes:
             reason = f"{layout} takes {nbytes} bytes, over {MOST_GROWTH} times {plain.nbytes}"
             layout = ROW_MAJOR
-        what, loc, applied = describe(output.op), output.op.loc, not layout.is_row_major
-        self.decisions.append(Decision(name, what, applied, reason, loc))
+        self._decide(name, op, output, layout, reason)
         return layout
+
+    def _decide(self, name: str, op: Op, output: Value, layout: Layout, reason: str) -> None:
+        what, loc, applied = describe(output.op), output.op.loc, not layout.is_row_major
+        self.settled[op, output] = Decision(name, what, applied, reason, loc)
 
     def _resolver(self, op: Op, output: Value) -> Resolver:
         """Of the target that an output is for: that of the dispatch, or, where it only packs, of

@@ -83,6 +83,8 @@ class OpDef:
         index into operand 0 at which the element `index` lies; see `pull_view`.
     push: of a view that has each element of its operand once, where it has as many: the inverse of
         `pull`, (op, index into operand 0) --> index. Of one that keeps the order, that follows.
+    undone: of a view that has each element of its operand once: op --> the kind and the attributes
+        of the view that makes the operand of the result.
     divisions: of a view: (op, index) --> what `pull` divides on the way, and by what, as far as it
         has to mean the same where loops become one (see `space.merge`). None: all that it divides.
     separate: of what accumulates: (op, axis of the result) --> for each operand the axis along
@@ -163,6 +165,7 @@ class OpDef:
 
     pull: Callable[[Any, Index, bool, DynamicStart], Index] | None = None
     push: Callable[[Any, Index], Index] | None = None
+    undone: Callable[[Any], tuple[str, dict[str, Any]]] | None = None
     divisions: Callable[[Any, Index], list[tuple[Affine, int]]] | None = None
     separate: Callable[[Any, int], tuple[int | None, ...]] | None = None
     summed: Callable[[Any, int, int], tuple[int | None, ...] | None] | None = None

@@ -26,7 +26,7 @@ from stagejit.errors import UnsupportedOpError
 from stagejit.extension import Extension
 from stagejit.index.layout import Layout
 from stagejit.locks import new_lock
-from stagejit.rewrites.weights.evaluate import Made
+from stagejit.rewrites.weights.made import Made, Source
 from stagejit.runtime.cpu.loader import LoadedProgram, load_program
 from stagejit.runtime.cpu.weights import Table
 from stagejit.runtime.emission import converted
@@ -39,7 +39,6 @@ from stagejit.schedule.schedule import Run, Schedule
 from stagejit.trace.weights import Content, Reading, Weight, changing, content_of, weight_p
 
 Array = np.ndarray[Any, np.dtype[Any]]
-Source = Weight | Made
 Compile = Callable[[Made], Evaluated | None]  # None for a weight as it is
 
 # Operations for each byte that is hashed and read: below, making a value anew is as fast.
@@ -76,6 +75,11 @@ class BoundWeights:
         """All that the program depends on."""
         each = (s.weights if isinstance(s, Made) else (s,) for s in self._sources)
         return tuple(dict.fromkeys(weight for of in each for weight in of))
+
+    @property
+    def sources(self) -> tuple[Source, ...]:
+        """What the program reads."""
+        return self._sources
 
     def reads(self, weight: Weight) -> bool:
         """Whether the program reads the weight itself."""

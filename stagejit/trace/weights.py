@@ -41,6 +41,7 @@ class Content:
 
     def __init__(self, array: Any) -> None:
         self.array = weakref.ref(array)
+        self.weights: weakref.WeakSet[Weight] = weakref.WeakSet()
 
 
 _contents: weakref.WeakValueDictionary[int, Content] = weakref.WeakValueDictionary()
@@ -84,6 +85,7 @@ class Weight:
         self.tables: weakref.WeakSet[Any] = weakref.WeakSet()
         self._held: Any = array
         self.content = content_of(array)
+        self.content.weights.add(self)
 
     @property
     def array(self) -> Any:
@@ -119,7 +121,9 @@ class Weight:
 
     def put(self, array: Any, *, is_copy: bool) -> None:
         """Another array of the same type."""
+        self.content.weights.discard(self)
         self._held, self.content, self.is_copy = array, content_of(array), is_copy
+        self.content.weights.add(self)
 
     def let_go_unless_read(self) -> None:
         """Only the caller keeps the array from now on, if no program reads it. What is a copy of
@@ -148,6 +152,13 @@ def tables_of(weights: Iterable[Weight]) -> set[Any]:
     """Of the programs that depend on them."""
     with changing:
         return {table for weight in weights for table in weight.tables}
+
+
+def readers_of(weights: Iterable[Weight]) -> set[Any]:
+    """The tables of programs that depend on the arrays which weights are now, by whatever name."""
+    with changing:
+        named = [other for weight in weights for other in weight.content.weights]
+        return {table for weight in named for table in weight.tables}
 
 
 weight_p = Primitive("stagejit_weight")

@@ -8,6 +8,8 @@ its first operand once the others are there: what may be overwritten when they h
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from stagejit.graph.definition import Attrs, DynamicStart, OpDef, Types, define, require
@@ -64,6 +66,10 @@ def _pull_reshape(op: Op, index: Index, strict: bool, start: DynamicStart) -> In
     return reshape_index(index, op.result.shape, op.operands[0].shape, strict=strict)
 
 
+def _undone_reshape(op: Op) -> tuple[str, dict[str, Any]]:
+    return op.kind, {"shape": op.operands[0].shape}
+
+
 def _divisions_of_reshape(op: Op, index: Index) -> list[tuple[Affine, int]]:
     return divisions(index, op.result.shape, op.operands[0].shape)
 
@@ -92,6 +98,11 @@ def _push_transpose(op: Op, index: Index) -> Index:
     return tuple(index[axis] for axis in op.attrs["permutation"])
 
 
+def _undone_transpose(op: Op) -> tuple[str, dict[str, Any]]:
+    permutation = op.attrs["permutation"]
+    return op.kind, {"permutation": tuple(map(permutation.index, range(len(permutation))))}
+
+
 def _reverse(operands: Types, attrs: Attrs) -> TensorType:
     (x,) = operands
     require_axes(attrs["axes"], x.rank)
@@ -111,6 +122,10 @@ def _reversed(op: Op, index: Index) -> Index:
         Affine((), extent - 1) - part if axis in op.attrs["axes"] else part
         for axis, (part, extent) in enumerate(zip(index, op.operands[0].shape, strict=True))
     )
+
+
+def _undone_reverse(op: Op) -> tuple[str, dict[str, Any]]:
+    return op.kind, dict(op.attrs)
 
 
 def require_axes(axes: tuple[int, ...], rank: int) -> None:
@@ -139,6 +154,7 @@ define(
         implied=_SHAPE,
         pull=_pull_reshape,
         keeps_order=True,
+        undone=_undone_reshape,
         divisions=_divisions_of_reshape,
     )
 )
@@ -190,6 +206,7 @@ define(
         interpret=_value_of_transpose,
         pull=_pull_transpose,
         push=_push_transpose,
+        undone=_undone_transpose,
     )
 )
 define(
@@ -199,5 +216,6 @@ define(
         interpret=_value_of_reverse,
         pull=_pull_reverse,
         push=_reversed,
+        undone=_undone_reverse,
     )
 )

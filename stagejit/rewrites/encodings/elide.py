@@ -66,9 +66,8 @@ def _why_by_kernel(graph: Graph, value: Value) -> str:
 
 def _one_encoding(log: Log, value: Value, sets: Sequence[Op]) -> None:
     others = [user for user in log.graph.users(value) if user not in sets]
-    weight = log.graph.weights.get(value)
-    if others or (weight is not None and weight.is_read):
-        names = ", ".join(sorted({user.kind for user in others})) or "another program"
+    if others:
+        names = ", ".join(sorted({user.kind for user in others}))
         reason = (
             f"read by {names} as it lies, too: two copies are more than {MOST_GROWTH} times its"
             f" {value.type.nbytes} bytes"

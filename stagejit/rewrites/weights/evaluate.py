@@ -12,16 +12,23 @@ made, too, and they read it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
-from stagejit.compat import type_of
 from stagejit.decisions import Decision
 from stagejit.graph.ir import Graph, Op, Value
-from stagejit.graph.printer import as_text
-from stagejit.index.layout import ROW_MAJOR, Layout
 from stagejit.options import Options
 from stagejit.rewrites.driver import describe
 from stagejit.rewrites.weights.determined import Determined, cloned_out, roots_of
+from stagejit.rewrites.weights.made import (
+    Made,
+    Source,
+    Views,
+    base_of,
+    made_as,
+    undone,
+    views_kept,
+    views_of,
+)
 from stagejit.rewrites.weights.rebuilt import Rebuilding
 from stagejit.symbolic import at_most
 from stagejit.trace.weights import Weight
@@ -33,47 +40,13 @@ GROWTH = 1.2  # of all that is kept, times the weights, where the budget does no
 _FLOPS, _BANDWIDTH = 1e10, 5e9  # a second, of one core: the estimate that the budget is for
 
 
-class Made:
-    """A value that is computed once. graph: of inputs for `weights`, with one output; its `type`
-    says how that lies, in the end.
-
-    text: what is computed of the weights, whatever they are called. flops: how much that is.
-    """
-
-    def __init__(
-        self, graph: Graph, weights: tuple[Weight, ...], layout: Layout = ROW_MAJOR
-    ) -> None:
-        self.graph, self.weights = graph, weights
-        (value,) = graph.outputs
-        self.type = replace(value.type, layout=layout)
-        self.text = f"{as_text(graph)}{layout}"
-        self.flops = float(sum(op.definition.flops(op) for op in graph.ops()))
-
-    @property
-    def is_packed(self) -> bool:
-        """Whether it is a weight as it is, but for where its elements lie."""
-        return not len(self.graph)
-
-    def __repr__(self) -> str:
-        return f"{self.type} of {', '.join(weight.name for weight in self.weights)}"
-
-
-def packed(source: Weight | Made, layout: Layout) -> Made:
-    """The same in memory of that layout."""
-    if isinstance(source, Made):
-        return Made(source.graph, source.weights, layout)
-    graph = Graph("packed")
-    graph.set_outputs([graph.add_input("w0", type_of(source.aval))])
-    return Made(graph, (source,), layout)
-
-
 @dataclass(frozen=True)
 class Split:
     """sources: what the bound inputs of `graph` are, in their order. measures: numbers, by name.
     replaced: bodies that nobody has any more."""
 
     graph: Graph
-    sources: tuple[Weight | Made, ...]
+    sources: tuple[Source, ...]
     measures: Mapping[str, Made] = field(default_factory=dict)
     decisions: tuple[Decision, ...] = ()
     replaced: tuple[Graph, ...] = ()
@@ -91,13 +64,16 @@ def evaluate_weights(graph: Graph, weights: Sequence[Weight], options: Options) 
 
 class _Choice:
     """determined: what weights determine. chosen: what is made, and of equal values, which several
-    bodies may have, the first. read: bytes, by value."""
+    bodies may have, the first. readers: views of it that are read, see Note [One arrangement] of
+    `made.py`; made: it, as one of them. read: bytes, by value."""
 
     def __init__(self, graph: Graph, weights: Mapping[Value, Weight]) -> None:
         self.graph, self.weights = graph, weights
         self.determined = Determined.of(graph, weights)
         self.leaves = self.determined.leaves
         self.chosen: dict[Value, Value] = {}
+        self.readers: dict[Value, list[Value]] = {}
+        self.views: dict[Value, Views] = {}
         self.made: dict[Value, Made] = {}
         self.decisions: list[Decision] = []
         self.read: dict[Value, int] = {}
@@ -115,8 +91,23 @@ class _Choice:
         for value in self.chosen:
             made = self._made(value)
             self.chosen[value] = first.setdefault((made.text, made.weights), value)
-            if self.chosen[value] is value:
-                self.made[value] = made
+            self.made.setdefault(self.chosen[value], made)
+        for value, made in self.made.items():
+            self.views[value] = views = self._views(value, made)
+            if views:
+                self.made[value] = self._made(value, views)
+
+    def _views(self, value: Value, made: Made) -> Views:
+        """As which views of it a value is made: as others keep it, or as a product reads it."""
+        kept = views_kept(made)
+        if kept is not None:
+            return kept
+        if [x for x, first in self.chosen.items() if first is value and x is not value]:
+            return ()  # bodies read it
+        readers = self.readers[value]
+        users = {x: self.graph.users(x) for x in readers if x.op in self.graph}
+        products = [x for x in users if any(user.definition.is_product for user in users[x])]
+        return views_of((products or readers)[0])
 
     def _give_up(self, value: Value, reason: str) -> None:
         """And all that are equal."""
@@ -134,7 +125,9 @@ class _Choice:
         seen.add(value)
         reason = self._why_not(value, of)
         if not reason:
-            self.chosen[value] = value
+            base = base_of(value) if value.op in self.graph else value
+            self.chosen[base] = base
+            self.readers.setdefault(base, []).append(value)
             return
         if reason != _VIEW:
             self._decline(value, reason)
@@ -217,7 +210,7 @@ class _Choice:
 
     def split(self) -> Split:
         needed, made = self._needed(), Graph(self.graph.name)
-        known, sources = dict[Value, Value](), list[Weight | Made]()
+        known, sources = dict[Value, Value](), list[Source]()
         for value, name in zip(self.graph.inputs, self.graph.input_names, strict=True):
             weight = self.weights.get(value)
             if weight is None:
@@ -231,22 +224,29 @@ class _Choice:
             source = self.made[first]
             if first is value:
                 name = "_".join(["made_of", *(weight.name for weight in source.weights[:2])])
-                known[value] = made.add_input(name, value.type, bound=True)
+                known |= self._read(made, made.add_input(name, source.type, bound=True), value)
                 sources.append(source)
             op, what = value.op, f"is made once, of {', '.join(w.name for w in source.weights)}"
             self.decisions.append(Decision(NAME, describe(op), True, what, op.loc))
         rebuilding = Rebuilding(self.determined, self.chosen, needed)
         known = rebuilding.append(self.graph, made, known)
         made.set_outputs([known[value] for value in self.graph.outputs])
+        made.eliminate_dead()
         measures, replaced = _measures(self.graph), tuple(rebuilding.replaced)
         return Split(made, tuple(sources), measures, tuple(self.decisions), replaced)
 
-    def _made(self, value: Value) -> Made:
+    def _read(self, made: Graph, given: Value, value: Value) -> dict[Value, Value]:
+        """What stands for a value, and for views of it, where `given` is what was made."""
+        views = self.views[value]
+        same = {x: given for x in self.readers[value] if views_of(x) == views}
+        return {value: undone(made, given, views, value.type), **same}
+
+    def _made(self, value: Value, views: Views = ()) -> Made:
         of = [each for each in self.weights if each in self.leaves[value]]
         graph = Graph("made")
         known = {each: graph.add_input(f"w{at}", each.type) for at, each in enumerate(of)}
-        graph.set_outputs([cloned_out(graph, value, known, self.determined)])
-        return Made(graph, tuple(self.weights[each] for each in of))
+        inside = cloned_out(graph, value, known, self.determined)
+        return made_as(graph, inside, views, tuple(self.weights[each] for each in of))
 
 
 def _measures(graph: Graph) -> dict[str, Made]:

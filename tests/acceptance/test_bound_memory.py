@@ -1,0 +1,77 @@
+"""Issue 11: all programs that are bound to a weight read one copy of it, whatever their shapes and
+whichever of them is compiled first."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+import stagejit
+from stagejit.options import Options
+from tests.acceptance.running import f32
+
+Array = Any
+
+
+def convolved(layout: str, kernel: str) -> Callable[[Array, Array], Array]:
+    dims = (layout, kernel, layout)
+    return lambda w, x: lax.conv_general_dilated(x, w, (1, 1), "SAME", dimension_numbers=dims)
+
+
+# The function, the shape of its weight, that of its argument for a batch.
+READERS: dict[str, tuple[Any, tuple[int, ...], Callable[[int], tuple[int, ...]]]] = {
+    "product": (lambda w, x: x @ w, (320, 256), lambda n: (n, 320)),
+    "panels": (lambda w, x: x @ w, (512, 768), lambda n: (n, 512)),
+    "product of a transpose": (lambda w, x: x @ w.T, (256, 320), lambda n: (n, 320)),
+    "panels of a transpose": (lambda w, x: x @ w.T, (768, 512), lambda n: (n, 512)),
+    "from the left": (lambda w, x: w @ x.T, (256, 320), lambda n: (n, 320)),
+    "small": (lambda w, x: x @ w.T, (48, 64), lambda n: (n, 64)),
+    "both ways": (lambda w, x: jax.nn.relu(x @ w) @ w.T, (320, 256), lambda n: (n, 320)),
+    "a multiple": (lambda w, x: x @ (2 * w), (320, 256), lambda n: (n, 320)),
+    "a transposed multiple": (lambda w, x: x @ (2 * w).T, (256, 320), lambda n: (n, 320)),
+    "two axes of outputs": (
+        lambda w, x: jnp.einsum("td,dhk->thk", x, w), (128, 6, 32), lambda n: (n, 128),
+    ),
+    "two axes of sums": (
+        lambda w, x: jnp.einsum("thk,hkd->td", x.reshape(-1, 8, 32), w), (8, 32, 192),
+        lambda n: (n, 256),
+    ),
+    "by channels": (
+        convolved("NHWC", "HWIO"), (3, 3, 32, 64), lambda n: (min(n, 3), 8, 8, 32),
+    ),
+    "by images": (convolved("NCHW", "OIHW"), (64, 32, 3, 3), lambda n: (min(n, 3), 32, 8, 8)),
+}  # fmt: skip
+PART = {None: 1.0, "bf16": 0.5, "int8": 0.25, "int4": 0.125}
+
+
+@pytest.mark.parametrize("form", [None])
+@pytest.mark.parametrize("name", READERS)
+def test_all_programs_read_one_copy_of_a_weight(name: str, form: Any) -> None:
+    f, shape, of = READERS[name]
+    w = jnp.asarray(f32(*shape, seed=1) / 16)
+    bound = stagejit.bind(f, w, weights=form, options=Options(verify=True))
+
+    def backwards(g: Any) -> Any:
+        return lambda x: jax.value_and_grad(lambda x: (g(x) ** 2).sum())(x)
+
+    both = stagejit.jit(backwards(bound), options=Options(verify=True))
+    jobs = [(way, batch) for way in ("call", "jitted", "eager") for batch in (1, 64)]
+    random.Random(f"{name} {form}").shuffle(jobs)
+    rounded, tolerance = w, {None: 2e-5, "bf16": 1e-2, "int8": 2e-2, "int4": 0.3}[form]
+    kept = []
+    for way, batch in jobs:
+        x = jnp.asarray(f32(*of(batch), seed=2))
+        ours = {"call": bound, "jitted": both, "eager": backwards(bound)}[way](x)
+        wanted = f(rounded, x) if way == "call" else backwards(lambda x: f(rounded, x))(x)
+        for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(wanted), strict=True):
+            np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance * float(abs(b).max()))
+        kept.append(bound.memory_analysis()["kept_nbytes"])
+    scales = 0 if form in (None, "bf16") else 4 * max(shape)
+    assert max(kept) <= 1.2 * PART[form] * w.nbytes + scales, list(zip(jobs, kept, strict=True))
