@@ -102,11 +102,11 @@ class _Choice:
         kept = views_kept(made)
         if kept is not None:
             return kept
-        if [x for x, first in self.chosen.items() if first is value and x is not value]:
+        equal = [x for x, first in self.chosen.items() if first is value]
+        if len(equal) > 1 or value.op not in self.graph:
             return ()  # bodies read it
         readers = self.readers[value]
-        users = {x: self.graph.users(x) for x in readers if x.op in self.graph}
-        products = [x for x in users if any(user.definition.is_product for user in users[x])]
+        products = [x for x in readers if any(map(_multiplies, self.graph.users(x)))]
         return views_of((products or readers)[0])
 
     def _give_up(self, value: Value, reason: str) -> None:
@@ -252,6 +252,10 @@ class _Choice:
 def _measures(graph: Graph) -> dict[str, Made]:
     """Those that rewrites have asked for."""
     return {name: Made(inner, tuple(of)) for name, (inner, of) in graph.measures.items()}
+
+
+def _multiplies(op: Op) -> bool:
+    return op.definition.is_product
 
 
 _VIEW = "a view"

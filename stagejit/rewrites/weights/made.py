@@ -31,7 +31,7 @@ class Made:
     says how that lies, in the end.
 
     text: what is computed of the weights, whatever they are called; plain: without the layout;
-    base: without views at the end. flops: how much that is.
+    base: without `views`, which are the last ops. flops: how much that is.
     """
 
     def __init__(
@@ -40,12 +40,13 @@ class Made:
         weights: tuple[Weight, ...],
         layout: Layout = ROW_MAJOR,
         base: str | None = None,
+        views: Views = (),
     ) -> None:
         self.graph, self.weights = graph, weights
         (value,) = graph.outputs
         self.type = replace(value.type, layout=layout)
         self.plain = as_text(graph)
-        self.base = base or self.plain
+        self.base, self.views = base or self.plain, views
         self.text = f"{self.plain}{layout}"
         self.flops = float(sum(op.definition.flops(op) for op in graph.ops()))
 
@@ -64,7 +65,7 @@ Source = Weight | Made
 def packed(source: Source, layout: Layout) -> Made:
     """The same in memory of that layout."""
     if isinstance(source, Made):
-        return Made(source.graph, source.weights, layout, source.base)
+        return Made(source.graph, source.weights, layout, source.base, source.views)
     graph = Graph("packed")
     graph.set_outputs([graph.add_input("w0", type_of(source.aval))])
     return Made(graph, (source,), layout)
@@ -75,7 +76,7 @@ def made_as(graph: Graph, value: Value, views: Views, weights: tuple[Weight, ...
     graph.set_outputs([value])
     base = as_text(graph)
     graph.set_outputs([applied(graph, value, views)])
-    return Made(graph, weights, base=base)
+    return Made(graph, weights, base=base, views=views)
 
 
 # -- arrangements ---------------------------------------------------------------------------------
@@ -131,7 +132,7 @@ def views_kept(made: Made) -> Views | None:
     """As which views of it other programs keep something; None if none do."""
     kept = (other for other in _kept(made.weights) if isinstance(other, Made))
     found = {other.plain: other for other in kept if other.base == made.base}
-    return views_of(found[min(found)].graph.outputs[0]) if found else None
+    return found[min(found)].views if found else None
 
 
 def layouts_kept(source: Source) -> frozenset[Layout]:
