@@ -21,6 +21,8 @@ from stagejit.index.layout import Layout
 from stagejit.symbolic import Expr
 from stagejit.types import DType
 
+_PLAIN = (bool, int, float, str, DType, Layout, Encoding, Graph, Expr)
+
 
 def verify(graph: Graph) -> None:
     """Raises VerificationError for the first broken invariant."""
@@ -40,25 +42,30 @@ def _verify_shape_of_graph(graph: Graph) -> None:
     if not nx.is_directed_acyclic_graph(graph.nx):
         raise VerificationError(f"the graph has a cycle: {nx.find_cycle(graph.nx)}")
     returns = [op for op in graph.nx if op.definition.is_return]
-    _require(returns == [graph.return_op], f"there are {len(returns)} returns")
+    if returns != [graph.return_op]:
+        raise VerificationError(f"there are {len(returns)} returns")
     inputs = [op for op in graph.nx if op.definition.is_input]
-    _require(inputs == [value.op for value in graph.inputs], "input ops differ from the inputs")
-    _require(
-        len(graph.inputs) == len(graph.input_names) == len(graph.donated) == len(graph.bound),
-        "inputs, names and donation differ in number",
-    )
+    if inputs != [value.op for value in graph.inputs]:
+        raise VerificationError("input ops differ from the inputs")
+    given = len(graph.inputs)
+    if not given == len(graph.input_names) == len(graph.donated) == len(graph.bound):
+        raise VerificationError("inputs, names and donation differ in number")
 
 
 def _verify_edges(graph: Graph, op: Op) -> None:
-    edges = sorted(
+    edges = sorted(  # `in_edges` makes views of views, and this runs for each op after each rewrite
         (data["operand"], data["result"], producer.id)
-        for producer, _, data in graph.nx.in_edges(op, data=True)
+        for producer, parallel in graph.nx._pred[op].items()
+        for data in parallel.values()
     )
     operands = [(i, value.index, value.op.id) for i, value in enumerate(op.operands)]
-    _require(edges == operands, f"edges {edges} differ from operands {operands}")
+    if edges != operands:
+        raise VerificationError(f"edges {edges} differ from operands {operands}")
     for value in op.operands:
-        _require(value.op in graph.nx, f"{value} belongs to another graph")
-        _require(value.op.results[value.index] is value, f"{value} is no result of its op")
+        if value.op not in graph.nx:
+            raise VerificationError(f"{value} belongs to another graph")
+        if value.op.results[value.index] is not value:
+            raise VerificationError(f"{value} is no result of its op")
 
 
 def _verify_types(op: Op) -> None:
@@ -71,37 +78,29 @@ def _verify_types(op: Op) -> None:
 
 def _verify_attributes(op: Op) -> None:
     for name, value in op.attrs.items():
-        if name in op.definition.opaque_attributes:
-            continue
-        _require(_is_plain(value), f"attribute {name}={value!r} is not a plain value")
+        if not _is_plain(value) and name not in op.definition.opaque_attributes:
+            raise VerificationError(f"attribute {name}={value!r} is not a plain value")
     value = op.attrs.get("value")
-    if isinstance(value, np.ndarray):
-        _require(not value.flags.writeable, "its value can be written to")
+    if isinstance(value, np.ndarray) and value.flags.writeable:
+        raise VerificationError("its value can be written to")
 
 
 def _is_plain(value: Any) -> bool:
     if isinstance(value, tuple):
         return all(_is_plain(item) for item in value)
-    plain = (bool, int, float, str, DType, Layout, Encoding, Graph, Expr)
-    return value is None or isinstance(value, plain)
+    return value is None or isinstance(value, _PLAIN)
 
 
 def _verify_bodies(op: Op) -> None:
     for body in op.definition.bodies(op):
         verify(body)
         for inner in body.nx:
-            _require(not inner.definition.is_left, f"{body.name} has a delegated equation")
+            if inner.definition.is_left:
+                raise VerificationError(f"{body.name} has a delegated equation")
 
 
 def _verify_effect_order(graph: Graph) -> None:
     effects = [op for op in graph if op.attrs.get("effects")]
     for before, after in itertools.pairwise(effects):
-        _require(
-            list(after.operands[-1:]) == list(before.results[-1:]),
-            f"{after} does not take the token of {before}",
-        )
-
-
-def _require(condition: bool, message: str) -> None:
-    if not condition:
-        raise VerificationError(message)
+        if list(after.operands[-1:]) != list(before.results[-1:]):
+            raise VerificationError(f"{after} does not take the token of {before}")

@@ -41,7 +41,7 @@ def some(*shape: int, dtype: Any = np.float32) -> Array:
 
 
 def require(found: Any, wanted: Any, eps: float, scale: Any = 1.0) -> None:
-    """Floats agree to some eps of `scale`, all else is equal; NaN is where it should be."""
+    """Floats agree to some eps of `scale`, all else is equal, as are NaN and infinity."""
     assert found.shape == np.shape(wanted)
     if found.dtype.kind in "iub":
         np.testing.assert_array_equal(found, wanted)
@@ -49,7 +49,7 @@ def require(found: Any, wanted: Any, eps: float, scale: Any = 1.0) -> None:
     found, wanted = np.asarray(found, np.float64), np.asarray(wanted, np.float64)
     np.testing.assert_array_equal(np.isnan(found), np.isnan(wanted))
     apart = np.where(found == wanted, 0, np.abs(found - wanted))
-    limit = eps * (np.abs(wanted) + scale)
+    limit = np.where(np.isinf(wanted), 0, eps * (np.abs(wanted) + scale))
     assert np.all((apart <= limit) | np.isnan(wanted)), np.nanmax(apart / limit)
 
 
