@@ -34,8 +34,8 @@ LOG_NBYTES = LOG_IDLE + 8 * IDLE
 SHEET_NEXT, SHEET_THREADS, SHEET_STRIDE, SHEET_PARTS = 0, 8, 16, 64
 # A part: how many events it has had, the last stamp, when the thread began and ended its work in
 # the last parallel region; where the words are, how far the next part is, where events are, how
-# many there is room for, and the number of XLA's execution.
-CURSOR, LAST, BEGAN, ENDED, WORDS, STRIDE, EVENTS, ROOM, RUN = range(0, 72, 8)
+# many there is room for; the number of XLA's execution and that of the thread.
+CURSOR, LAST, BEGAN, ENDED, WORDS, STRIDE, EVENTS, ROOM, RUN, THREAD = range(0, 80, 8)
 PART_SLOTS = 128
 # A slot: how often, ticks altogether, least and most; of a parallel region what was before the
 # first and after the last thread worked, and what the busiest worked; of a job all threads' work.
@@ -121,22 +121,19 @@ def _add(name: str, base: str, offset: int, by: str) -> str:
     )
 
 
-_ADD = f"""
-; The slot of what has its words at a place.
-define internal ptr @sj_slot(ptr %part, ptr %at) nounwind {{
+# The slot of what has its words at a place.
+_SLOT_OF = f"""\
 {abi.load("%words", "ptr", "%part", WORDS)}\
   %from = ptrtoint ptr %words to i64
   %to = ptrtoint ptr %at to i64
-  %distance = sub i64 %to, %from
-  %number = udiv i64 %distance, {WORDS_OF_SLOT_NBYTES}
-  %offset = mul i64 %number, {SLOT_NBYTES}
+  %place = sub i64 %to, %from
+  %slot.number = udiv i64 %place, {WORDS_OF_SLOT_NBYTES}
+  %slot.offset = mul i64 %slot.number, {SLOT_NBYTES}
 {abi.field("%slots", "%part", PART_SLOTS)}\
-  %slot = getelementptr i8, ptr %slots, i64 %offset
-  ret ptr %slot
-}}
-
-; One more execution, from begin to end.
-define internal void @sj_count(ptr %slot, i64 %begin, i64 %end) nounwind {{
+  %slot = getelementptr i8, ptr %slots, i64 %slot.offset
+"""
+# One more execution, from begin to end.
+_COUNT_IN = f"""\
   %ticks = sub i64 %end, %begin
 {_add("count", "%slot", COUNT, "1")}{_add("total", "%slot", TOTAL, "%ticks")}\
 {abi.load("%least", "i64", "%slot", LEAST)}{abi.load("%most", "i64", "%slot", MOST)}\
@@ -148,46 +145,54 @@ define internal void @sj_count(ptr %slot, i64 %begin, i64 %end) nounwind {{
   %is.most = icmp ugt i64 %ticks, %most
   %most.new = select i1 %is.most, i64 %ticks, i64 %most
   store i64 %most.new, ptr %most.p
-  ret void
-}}
-
-; Into the ring of events, in which the oldest are lost.
-define internal void @sj_event(ptr %part, ptr %at, i64 %begin, i64 %end) nounwind {{
-entry:
+"""
+# Into the ring of events, in which the oldest are lost.
+_EVENT_IN = f"""\
 {abi.load("%room", "i64", "%part", ROOM)}{abi.load("%events", "ptr", "%part", EVENTS)}\
-{abi.load("%words", "ptr", "%part", WORDS)}{abi.load("%run", "i64", "%part", RUN)}\
+{abi.load("%run", "i64", "%part", RUN)}{abi.load("%thread", "i64", "%part", THREAD)}\
 {_add("cursor", "%part", CURSOR, "1")}\
   %mask = sub i64 %room, 1
-  %number = and i64 %cursor.old, %mask
-  %offset = mul i64 %number, {EVENT_NBYTES}
-  %event = getelementptr i8, ptr %events, i64 %offset
-  %thread = call i64 @pthread_self()
-  %from = ptrtoint ptr %words to i64
-  %to = ptrtoint ptr %at to i64
-  %place = sub i64 %to, %from
+  %event.number = and i64 %cursor.old, %mask
+  %event.offset = mul i64 %event.number, {EVENT_NBYTES}
+  %event = getelementptr i8, ptr %events, i64 %event.offset
 {abi.store("i64", "%begin", "%event", 0, "%e0")}{abi.store("i64", "%end", "%event", 8, "%e1")}\
 {abi.store("i64", "%thread", "%event", 16, "%e2")}{abi.store("i64", "%place", "%event", 24, "%e3")}\
 {abi.store("i64", "%run", "%event", 32, "%e4")}\
+"""
+
+_ADD = f"""
+define internal ptr @sj_slot(ptr %part, ptr %at) nounwind {{
+{_SLOT_OF}\
+  ret ptr %slot
+}}
+
+define internal void @sj_count(ptr %slot, i64 %begin, i64 %end) nounwind {{
+{_COUNT_IN}\
+  ret void
+}}
+
+define internal void @sj_event(ptr %part, ptr %at, i64 %begin, i64 %end) nounwind {{
+{_SLOT_OF}{_EVENT_IN}\
   ret void
 }}
 """
 
 _STAMP = f"""
-; The thread goes on with steps from here.
+; The thread goes on with this part from here.
 define internal void @sj_begin(ptr %part) nounwind {{
+  %thread = call i64 @pthread_self()
+{abi.store("i64", "%thread", "%part", THREAD, "%thread.p")}\
   %now = call i64 @sj_ticks()
 {abi.store("i64", "%now", "%part", LAST, "%last.p")}\
   ret void
 }}
 
-; The step at a place has ended.
+; The step at a place has ended: `sj_slot`, `sj_count` and `sj_event` in one, as this is in loops.
 define internal void @sj_stamp(ptr %part, ptr %at) nounwind {{
   %now = call i64 @sj_ticks()
-{abi.load("%last", "i64", "%part", LAST)}\
-  store i64 %now, ptr %last.p
-  %slot = call ptr @sj_slot(ptr %part, ptr %at)
-  call void @sj_count(ptr %slot, i64 %last, i64 %now)
-  call void @sj_event(ptr %part, ptr %at, i64 %last, i64 %now)
+{abi.load("%begin", "i64", "%part", LAST)}\
+  store i64 %now, ptr %begin.p
+{_SLOT_OF}{_COUNT_IN.replace("%end", "%now")}{_EVENT_IN.replace("%end", "%now")}\
   ret void
 }}
 """
@@ -207,6 +212,14 @@ define internal i64 @sj_worked(ptr %part, ptr %at, i64 %since) nounwind {{
   %ticks = sub i64 %now, %since
   %slot = call ptr @sj_slot(ptr %part, ptr %at)
 {_add("count", "%slot", COUNT, "1")}{_add("busy", "%slot", BUSY, "%ticks")}\
+  ret i64 %now
+}}
+
+; A worker has its first chunk of a region; ticks.
+define internal i64 @sj_enter(ptr %part) nounwind {{
+  %thread = call i64 @pthread_self()
+{abi.store("i64", "%thread", "%part", THREAD, "%thread.p")}\
+  %now = call i64 @sj_ticks()
   ret i64 %now
 }}
 

@@ -211,7 +211,7 @@ _BEGIN_CHUNK = f"""\
   %starts = icmp eq i64 %ran, 0
   br i1 %starts, label %first.chunk, label %compare
 first.chunk:
-  %start.ticks = call i64 @sj_ticks()
+  %start.ticks = call i64 @sj_enter(ptr %part)
   br label %go
 compare:
   %same.job = icmp eq ptr %job.place, %its.place
