@@ -71,6 +71,12 @@ SWITCHES: dict[str, str] = {
 }
 
 
+# With these, memory may hold what is no value of the buffer that lies there, or what somebody else
+# writes at the same time: it could not be looked at.
+_NOT_CHECKED = frozenset(
+    ("pack-slots", "borrow-results", "reuse-arguments", "parallel-loops", "elide-copy")
+)
+
 # GPUs that kernels can be made for, and architectures; tests/runtime/cuda compares them with those
 # that are known.
 GPUS = ("A100", "H100", "H200", "B200", "sm_80", "sm_90a", "sm_100")
@@ -112,6 +118,11 @@ class Options:
     log_compiles: the logger "stagejit" tells of each compilation, and what changed since the most
         similar one before.
     verify: run every stage's verifier, and bounds checks inside kernels.
+    check_nans: look at the results of each dispatch, inside of loops and branches too; the first in
+        which a float is NaN ends the call with an error that says which dispatch, which kinds of
+        ops and which line of yours made it, and which arguments were NaN before. What is in place
+        otherwise, or in memory that others had before, then has memory of its own. For the CPU.
+    check_infs: the same for infinities, and for NaN.
     full_barriers: order all dispatches one after the other.
     operand_limit: most buffers that one dispatch reads and writes; what fusion would make larger
         becomes several dispatches. Only an op that takes more by itself stays over the limit.
@@ -129,6 +140,8 @@ class Options:
     operand_limit: int = 16
     memory_budget: int | None = None
     borders: Literal["blocks", "always"] = "blocks"
+    check_nans: bool = False
+    check_infs: bool = False
     export: bool = False
     log_compiles: bool = False
     split: Mapping[str, int] | tuple[tuple[str, int], ...] = ()
@@ -160,6 +173,11 @@ class Options:
                 f"unsupported target {self.target!r}",
                 next_step=f"use one of {', '.join(map(repr, TARGETS))}",
             )
+        if self.checks and self.on_gpu:
+            raise OptionsError(
+                f"check_nans and check_infs are for the CPU, not for target {self.target!r}",
+                next_step='use target="native", which computes the same',
+            )
 
     @property
     def on_gpu(self) -> bool:
@@ -168,7 +186,12 @@ class Options:
 
     def enabled(self, switch: str) -> bool:
         """True unless the rewrite named `switch` is disabled."""
-        return switch not in self.disable
+        return switch not in self.disable and not (self.checks and switch in _NOT_CHECKED)
+
+    @property
+    def checks(self) -> bool:
+        """Whether results of dispatches are looked at."""
+        return self.check_nans or self.check_infs
 
     def parts_of(self, kind: type[E]) -> tuple[E, ...]:
         """Parts of that kind of the extensions that are enabled, in order."""
@@ -270,7 +293,15 @@ def _is_int(value: Any) -> bool:
 # For each field what it may be, and what to say where it is not.
 _FITTING: dict[str, tuple[Callable[[Any], bool], str]] = {
     **dict.fromkeys(
-        ("verify", "delegate", "full_barriers", "export", "log_compiles"),
+        (
+            "verify",
+            "delegate",
+            "full_barriers",
+            "export",
+            "check_nans",
+            "check_infs",
+            "log_compiles",
+        ),
         (lambda value: isinstance(value, bool), "give True or False"),
     ),
     "cache_dir": (

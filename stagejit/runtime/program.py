@@ -35,6 +35,7 @@ from stagejit.runtime.program_steps import (
 )
 from stagejit.runtime.sites import Site
 from stagejit.schedule.memory.packing import FRAME_NBYTES, LINE_NBYTES, aligned
+from stagejit.types import dtype_named
 
 
 @dataclass(frozen=True)
@@ -76,8 +77,41 @@ class Iterations:
     site: int = site_field()
 
 
+@dataclass(frozen=True)
+class Clear:
+    """Store zeros in `nbytes` bytes."""
+
+    place: BufferRef
+    nbytes: int
+
+
+@dataclass(frozen=True)
+class Check:
+    """End the program where a float is NaN (`infs`: or infinite) in rows of `count` elements.
+
+    axes: of the rows, from outside: how many, and how many bytes apart. said: the text of the
+    program's `checks`, counted from 1, that the error has. is_note: nothing ends; an error that
+    comes later has this text, too, if it is the first.
+    """
+
+    place: BufferRef
+    dtype: str
+    count: int
+    axes: tuple[tuple[int, int], ...] = ()
+    infs: bool = False
+    said: int = 0
+    is_note: bool = False
+
+    @property
+    def nbytes(self) -> int:
+        """From the first byte that is looked at to behind the last."""
+        row = self.count * dtype_named(self.dtype).itemsize
+        return row + sum((count - 1) * by for count, by in self.axes)
+
+
 Step = Union[
-    Launch, Parallel, Call, Copy, Store, "Loop[Step]", Iterations, "While[Step]", "Branch[Step]"
+    Launch, Parallel, Call, Copy, Store, Clear, Check,
+    "Loop[Step]", Iterations, "While[Step]", "Branch[Step]",
 ]  # fmt: skip
 
 
@@ -92,6 +126,7 @@ class HostProgram:
     faults: what the value v of the fault word says, as faults[v - 1].
     bound_nbytes: of weights, which no call passes: the program finds them in its table.
     sites: what steps belong to; programs that do the same are one, whatever their sites are.
+    checks: what errors of `Check`s say, by their number.
     """
 
     name: str
@@ -103,6 +138,7 @@ class HostProgram:
     faults: tuple[str, ...] = ()
     bound_nbytes: tuple[int, ...] = ()
     sites: tuple[Site, ...] = field(default=(), compare=False, repr=False)
+    checks: tuple[str, ...] = ()
 
     def launches(self) -> Iterator[Launch]:
         """Every launch, in program order."""
@@ -172,6 +208,8 @@ def _faults(step: Step) -> Iterator[str]:
         yield f"launch of {step.kernel}: total {step.total}, grain {step.grain}"
     if isinstance(step, Iterations):
         yield from _faults_of_iterations(step)
+    if isinstance(step, Check) and step.said < 1:
+        yield "a check says nothing"
 
 
 def _faults_of_iterations(step: Iterations) -> Iterator[str]:
@@ -183,11 +221,15 @@ def _faults_of_iterations(step: Iterations) -> Iterator[str]:
             yield "a thread forks that shares iterations with others"
         if isinstance(inner, Call) and inner.target == python_functions.TARGET:
             yield "a Python function is called by several threads at once"
+        if isinstance(inner, Check):
+            yield "a thread checks that shares iterations with others"
 
 
 def _references(step: Step) -> list[Reference]:
     if isinstance(step, Launch):
         return [(ref, 0) for ref in step.buffers]
+    if isinstance(step, Clear | Check):
+        return [(step.place, step.nbytes)]
     return program_steps.references(step)
 
 
@@ -213,6 +255,12 @@ def _line(step: Step) -> str:
             return f"parallel region of {len(launches)}:"
         case Iterations(trip, threads, grain):
             return f"loop {trip} on {threads} threads grain {grain}:"
+        case Clear(place, nbytes):
+            return f"clear {ref_text(place)} {nbytes} B"
+        case Check(place, dtype, count, axes, infs):
+            rows = "".join(f" x {n} every {by} B" for n, by in axes)
+            sought = "NaN, infinity" if infs else "NaN"
+            return f"check {ref_text(place)} {dtype}[{count}]{rows} for {sought}"
         case _:
             return program_steps.line(step)
 

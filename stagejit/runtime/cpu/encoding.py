@@ -28,10 +28,21 @@ from typing import Any, assert_never
 import numpy as np
 
 from stagejit.runtime.cpu import foreign, interpreter, support
+from stagejit.runtime.cpu.checks import NOTE, words_of
 from stagejit.runtime.cpu.frame import HEADER
 from stagejit.runtime.cpu.interpreter import KINDS
 from stagejit.runtime.objects.object_cache import digest
-from stagejit.runtime.program import HostProgram, Iterations, Launch, Parallel, Step, verify, walk
+from stagejit.runtime.program import (
+    Check,
+    Clear,
+    HostProgram,
+    Iterations,
+    Launch,
+    Parallel,
+    Step,
+    verify,
+    walk,
+)
 from stagejit.runtime.program_steps import Branch, BufferRef, Call, Copy, Loop, Store, While
 from stagejit.schedule.memory.packing import LINE_NBYTES, aligned
 
@@ -175,6 +186,8 @@ class _Encoder:
         rows = aligned(8 * self.most_entries, LINE_NBYTES)
         large = rows > _MOST_ON_STACK_NBYTES
         faults = program.faults or ("a kernel left its bounds",)
+        texts = [f"{where}: {text}. {_REPORT}" for text in faults]
+        texts += [text if text.startswith(NOTE) else f"{where}: {text}" for text in program.checks]
         unknown = f"{where}: this jaxlib's FFI is unknown. Next: install jax 0.10 to 0.12"
         counts = f"{where}: wrong number of buffers, or a stage other than execute. {_REPORT}"
         memory = (
@@ -197,8 +210,8 @@ class _Encoder:
             "most.loops": self.most_loops,
             "nbound": len(program.bound_nbytes),
             "table": TABLE if program.bound_nbytes else 0,
-            "nfaults": len(faults),
-            "faults": self.constant([self.text(f"{where}: {text}. {_REPORT}") for text in faults]),
+            "nfaults": len(texts),
+            "faults": self.constant([self.text(text) for text in texts]),
             "text.memory": self.text(memory),
             "text.counts": self.text(counts),
             "text.unknown": self.text(unknown),
@@ -304,6 +317,12 @@ class _Encoder:
             case Store(place, nbytes, first, by):
                 rest = [nbytes, first, max(loops - 1, 0), by]
                 return self._made("store", [place], rest, step)
+            case Clear(place, nbytes) if nbytes:
+                return self._made("clear", [place], [nbytes])
+            case Check(place, said=said):
+                # Faults of kernels come first: behind them are the texts of checks.
+                numbered = replace(step, said=said + max(len(self.program.faults), 1))
+                return self._made("check", [place, BufferRef("fault")], words_of(numbered))
             case Loop() if step.trip:
                 return self._looped(lambda: self._loop(step, loops))
             case Iterations() if step.trip:
@@ -312,7 +331,7 @@ class _Encoder:
                 return self._looped(lambda: self._while(step, loops))
             case Branch():
                 return self._branch(step, loops)
-            case Launch() | Copy() | Loop() | Iterations():
+            case Launch() | Copy() | Loop() | Iterations() | Clear():
                 return []
             case _:
                 assert_never(step)

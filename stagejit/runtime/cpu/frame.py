@@ -43,8 +43,28 @@ entry:
   %fault = alloca i64
   store i64 0, ptr %fault
 """
-    return _COLLECT + start + _frame_ir(timed) + _end_ir() + "}\n"
+    return _COLLECT + _NOTED + start + _frame_ir(timed) + _end_ir() + "}\n"
 
+
+_NOTED = f"""
+; An error with two texts, a line each.
+define internal ptr @sj_error_and_note(ptr %cf, ptr %text, ptr %note) nounwind {{
+entry:
+  %text.nbytes = call i64 @strlen(ptr %text)
+  %note.nbytes = call i64 @strlen(ptr %note)
+  %both = add i64 %text.nbytes, %note.nbytes
+  %nbytes = add i64 %both, 2
+  %message = alloca i8, i64 %nbytes
+  %first = call ptr @memcpy(ptr %message, ptr %text, i64 %text.nbytes)
+  %between = getelementptr i8, ptr %message, i64 %text.nbytes
+  store i8 10, ptr %between
+  %behind = getelementptr i8, ptr %between, i64 1
+  %with.end = add i64 %note.nbytes, 1
+  %second = call ptr @memcpy(ptr %behind, ptr %note, i64 %with.end)
+  %error = call ptr @sj_error(ptr %cf, i32 {abi.INTERNAL}, ptr %message)
+  ret ptr %error
+}}
+"""
 
 _COLLECT = f"""
 ; Addresses of the first `count` buffers of a table of the frame.
@@ -176,18 +196,29 @@ release:
 released:
   %failed = icmp ne ptr %error, null
   %fault.value = load i64, ptr %fault
-  %fault.none = icmp eq i64 %fault.value, 0
+  %fault.number = and i64 %fault.value, 4294967295
+  %fault.none = icmp eq i64 %fault.number, 0
   %done = or i1 %failed, %fault.none
   br i1 %done, label %out, label %faulty
 out:
   ret ptr %error
 faulty:                                  ; the fault word v selects message v, counted from 1
-  %fault.index = sub i64 %fault.value, 1
+  %fault.index = sub i64 %fault.number, 1
   %fault.known = icmp ult i64 %fault.index, %nfaults
   %fault.entry = select i1 %fault.known, i64 %fault.index, i64 0
   %fault.message.p = getelementptr ptr, ptr %faults, i64 %fault.entry
   %fault.message = load ptr, ptr %fault.message.p
-  br label %bad.fault
+  %note = lshr i64 %fault.value, 32        ; in its upper half another one, of what was before
+  %no.note = icmp eq i64 %note, 0
+  br i1 %no.note, label %bad.fault, label %noted
+noted:
+  %note.index = sub i64 %note, 1
+  %note.known = icmp ult i64 %note.index, %nfaults
+  %note.entry = select i1 %note.known, i64 %note.index, i64 0
+  %note.message.p = getelementptr ptr, ptr %faults, i64 %note.entry
+  %note.message = load ptr, ptr %note.message.p
+  %noted.error = call ptr @sj_error_and_note(ptr %cf, ptr %fault.message, ptr %note.message)
+  ret ptr %noted.error
 {_error("bad.fault", abi.INTERNAL, "%fault.message")}\
 {_error("unknown.api", abi.INVALID_ARGUMENT, "%text.unknown")}\
 {_error("wrong.counts", abi.INVALID_ARGUMENT, "%text.counts")}\

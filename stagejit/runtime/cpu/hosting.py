@@ -19,6 +19,7 @@ from stagejit.errors import InternalError
 from stagejit.options import Options
 from stagejit.runtime import program as host
 from stagejit.runtime import program_steps
+from stagejit.runtime.cpu.checking import Checking
 from stagejit.runtime.hosting.scopes import Scope, moved, places_of_run
 from stagejit.runtime.hosting.steps import Hosting
 from stagejit.runtime.launching import grain_of, launching
@@ -55,11 +56,14 @@ class _Hosting(Hosting[host.Step]):
         self.name = re.sub(r"\W", "_", schedule.plan.name) or "f"
         self.faults: list[str] = []
         self.sites = Sites()
+        self.checking = Checking(schedule, options) if options.checks else None
 
     def program(self) -> HostProgram:
         run, buffers = self.run, {b.name: b for b in self.schedule.plan.buffers}
         scope = Scope(self.schedule, dict(places_of_run(run, buffers.values())))
         steps = self.steps(run, scope)
+        if self.checking is not None:
+            steps = (*self.checking.begin(run, scope), *steps)
         return HostProgram(
             self.name,
             steps,
@@ -70,6 +74,7 @@ class _Hosting(Hosting[host.Step]):
             tuple(self.faults),
             self._bound_nbytes(),
             tuple(self.sites.made),
+            () if self.checking is None else tuple(self.checking.texts),
         )
 
     def _bound_nbytes(self) -> tuple[int, ...]:
@@ -86,6 +91,9 @@ class _Hosting(Hosting[host.Step]):
                 made += self._wave(wave, scope)
             else:
                 made += self.without_kernel(wave.steps[0], scope)
+            if self.checking is not None:
+                for step in wave.steps:
+                    made += self.checking.after(step, scope)
         return tuple(made)
 
     def _kernel(self, region: Region) -> Kernel:

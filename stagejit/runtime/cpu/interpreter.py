@@ -23,17 +23,19 @@ step's references in its words (see `encoding.py`; places are in bytes from the 
     branch  bytes of the index at the address, sides, the place of each
     jump    place
     end
+    clear   bytes, at the address
+    check   of the first address, see `checks.py`; the second is that of the fault word
 """
 
 from __future__ import annotations
 
 from stagejit.runtime import ffi_abi as abi
-from stagejit.runtime.cpu import foreign, frame
+from stagejit.runtime.cpu import checks, foreign, frame
 from stagejit.runtime.cpu.stamps import Timed
 
 KINDS = (
     "launch", "region", "call", "copy", "advise", "store", "loop", "again", "iterations", "unless",
-    "branch", "jump", "end",
+    "branch", "jump", "end", "clear", "check",
 )  # fmt: skip
 
 # What is known of each loop that runs: the number of the turn, then that at which it ends.
@@ -43,7 +45,9 @@ LOOP_NBYTES = 16
 def run_ir(timed: Timed) -> str:
     """All functions."""
     steps = _steps_ir(timed) + _step_ir(timed) + "}\n"
-    return foreign.CALL_IR + steps + _iterations_ir(timed) + frame.call_ir(timed)
+    return (
+        foreign.CALL_IR + checks.check_ir() + steps + _iterations_ir(timed) + frame.call_ir(timed)
+    )
 
 
 def _steps_ir(timed: Timed) -> str:
@@ -288,4 +292,24 @@ jump:
   br label %go
 end:
   ret ptr null
+clear:
+  %cleared = load ptr, ptr %row
+  %cleared.end = call ptr @memset(ptr %cleared, i32 0, i64 %word)
+  br label %next
+check:
+  %checked = load ptr, ptr %row
+  %wrong = call i1 @sj_check(ptr %checked, ptr %rest)
+  br i1 %wrong, label %said, label %next
+said:                                    ; the first of each kind stays
+{abi.load("%fault", "ptr", "%row", 8)}{abi.load("%said.now", "i64", "%rest", 48)}\
+  %said.before = load i64, ptr %fault
+  %is.error = trunc i64 %said.now to i32
+  %is.note = icmp eq i32 %is.error, 0
+  %upper = lshr i64 %said.before, 32
+  %noted = icmp ne i64 %upper, 0
+  %again.noted = and i1 %is.note, %noted
+  %added = select i1 %again.noted, i64 0, i64 %said.now
+  %said.all = or i64 %said.before, %added
+  store i64 %said.all, ptr %fault
+  br i1 %is.note, label %next, label %end
 """

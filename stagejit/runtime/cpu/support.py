@@ -45,7 +45,7 @@ JOB_NBYTES = 48
 ADVISE_FROM_NBYTES = 32 * 1024 * 1024
 _SPINS_BEFORE_YIELD = 4096
 
-_LIBC = ("aligned_alloc", "free", "sched_yield", "memcpy", "madvise")
+_LIBC = ("aligned_alloc", "free", "sched_yield", "memcpy", "memset", "strlen", "madvise")
 
 
 def addresses(cache: ObjectCache | None = None) -> dict[str, int]:
@@ -96,6 +96,8 @@ declare void @free(ptr)
 declare i32 @sched_yield()
 declare i32 @madvise(ptr, i64, i32)
 declare ptr @memcpy(ptr, ptr, i64)
+declare ptr @memset(ptr, i32, i64)
+declare i64 @strlen(ptr)
 """
 
 
