@@ -12,8 +12,9 @@ so that a program which imports stagejit waits for JAX alone.
 from __future__ import annotations
 
 import functools
+import inspect
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, overload
 
@@ -45,6 +46,7 @@ for _file in (__file__, embedding.__file__, fallback.__file__, seams.__file__):
     hide_frames(_file)  # they would stand in tracebacks and locations of the user's programs
 
 _NO_FUNCTION: Any = object()
+_NOT_GIVEN: Any = object()
 
 
 @overload
@@ -133,9 +135,41 @@ class Traceable:
         """What a call with these arguments runs, and why it is in this order."""
         return self.trace(*args, **kwargs).plan
 
-    def explain(self, *args: Any, **kwargs: Any) -> Explanation:
-        """Each decision of the compilation for these arguments, with its reason."""
-        return self.trace(*args, **kwargs).explanation
+    def explain(
+        self,
+        *args: Any,
+        disable: Any = _NOT_GIVEN,
+        what_if: Any = _NOT_GIVEN,
+        measure: Any = _NOT_GIVEN,
+        **kwargs: Any,
+    ) -> Explanation:
+        """What the compilation for these arguments did, by source line, and why: see `Explanation`.
+
+        disable: names of rewrites without which it is explained, and compared to that with them.
+        what_if: names of rewrites of each of which it is told what it is worth (dispatches, copies,
+            bytes moved, transient bytes, barriers, modelled seconds); True: all that were applied.
+        measure: whether calls with and without them are measured, too, for about a second each.
+        A function that has a parameter of one of these names gets that argument itself.
+        Raises OptionsError for names that are no rewrites.
+        """
+        own = {"disable": disable, "what_if": what_if, "measure": measure}
+        given = {name: value for name, value in own.items() if value is not _NOT_GIVEN}
+        kwargs |= {name: given.pop(name) for name in [*given] if name in self._parameters()}
+        traced, timed = self.trace(*args, **kwargs), None
+        if given.pop("measure", False):
+            with importing:
+                from stagejit.inspect.explain.measured import seconds_of  # see Note [Import time]
+            timed = functools.partial(seconds_of, self, args=args, kwargs=kwargs)
+        return traced.explained(**given, timed=timed)
+
+    def _parameters(self) -> Collection[str]:
+        """Of the function itself."""
+        try:
+            return inspect.signature(self._fun).parameters
+        except (TypeError, ValueError):  # some have no signature
+            return ()
+
+    _fun: Any
 
 
 class Stages(Traceable):

@@ -24,6 +24,7 @@ from stagejit.options import Options
 from stagejit.trace.weights import Budget, Reading, Weight, changing, tables_of, weight_p
 
 if TYPE_CHECKING:
+    from stagejit.inspect.explain import Explanation
     from stagejit.stages import Traced
 
 Form = Literal["bf16", "int8", "int4"]
@@ -110,6 +111,11 @@ class Bound(Traceable):
         """As of `stagejit.jit`."""
         traced: Traced = self._jitted.trace(*args, **kwargs)
         return traced
+
+    def explain(self, *args: Any, **kwargs: Any) -> Explanation:
+        """As of `stagejit.jit`."""
+        explanation: Explanation = self._jitted.explain(*args, **kwargs)
+        return explanation
 
     def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
         """As of `jax.jit`."""

@@ -7,7 +7,7 @@ that XLA runs are compiled as they would be for it; no machine code is made.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
@@ -16,17 +16,71 @@ from stagejit.graph.ir import Op
 from stagejit.inspect.explain import Explanation
 from stagejit.inspect.explain.collect import facts_of
 from stagejit.inspect.explain.notes import Facts, Inside
+from stagejit.inspect.explain.what_if import Worth
+from stagejit.options import SWITCHES, Options
 from stagejit.pipeline import Compilation
 from stagejit.runtime.history import Past
 from stagejit.runtime.left_bodies import bodies_in
 from stagejit.runtime.staged import Request
+from stagejit.schedule.comparison import Totals
 from stagejit.schedule.schedule import Delegation
 
+Timed = Callable[[Sequence[Options]], list[float]]
 
-def explanation_of(compilation: Compilation, past: Past | None = None) -> Explanation:
-    """What is said of a compilation. past: of its function."""
-    facts = replace(facts_of_compilation(compilation), past=past)
+
+def explanation_of(
+    compilation: Compilation,
+    past: Past | None = None,
+    *,
+    disable: Sequence[str] = (),
+    what_if: Sequence[str] | bool = (),
+    timed: Timed | None = None,
+) -> Explanation:
+    """What is said of a compilation. past: of its function. disable: rewrites without which it is
+    explained, and compared. what_if: rewrites that are told what they are worth, each by itself;
+    True for all that were applied. timed: measures calls under several options.
+
+    Raises OptionsError for names that are no rewrites.
+    """
+    options = compilation.request.options
+    explained = compilation
+    groups: list[tuple[str, ...]] = [(name,) for name in _names(compilation, what_if)]
+    if disable:
+        explained = without(compilation, tuple(disable))
+        groups.insert(0, tuple(disable))
+    facts = replace(facts_of_compilation(explained), past=past)
+    if groups and not compilation.left_to_xla:
+        others = [without(compilation, group) for group in groups]
+        measured: list[float] = []
+        if timed is not None:
+            measured = timed([options, *(other.request.options for other in others)])
+        own = totals_of(compilation)
+        worths = [
+            Worth(group, own, totals_of(other), (measured[0], measured[at]) if measured else None)
+            for at, (group, other) in enumerate(zip(groups, others, strict=True), 1)
+        ]
+        facts = replace(facts, what_if=tuple(worths))
     return Explanation(**{field.name: getattr(facts, field.name) for field in fields(facts)})
+
+
+def without(compilation: Compilation, rewrites: tuple[str, ...]) -> Compilation:
+    """The same call, compiled without some rewrites."""
+    options = compilation.request.options
+    changed = replace(options, disable=(*options.disable, *rewrites))
+    return Compilation.of(replace(compilation.request, options=changed), compilation.left_to_xla)
+
+
+def totals_of(compilation: Compilation) -> Totals:
+    """What a call costs; the modelled time is that of its kernels."""
+    facts = facts_of_compilation(compilation)
+    return replace(compilation.plan.totals(), modelled_seconds=facts.seconds)
+
+
+def _names(compilation: Compilation, what_if: Sequence[str] | bool) -> list[str]:
+    if what_if is not True:
+        return list(what_if or ())
+    applied = {d.rewrite for d in facts_of_compilation(compilation).decisions if d.applied}
+    return [name for name in SWITCHES if name in applied]
 
 
 def facts_of_compilation(c: Compilation) -> Facts:

@@ -17,7 +17,7 @@ from stagejit.codegen.cuda.device import Device
 from stagejit.codegen.target import Target
 from stagejit.compat import has_static_shape, hide_frames
 from stagejit.errors import OptionsError
-from stagejit.explaining import explanation_of
+from stagejit.explaining import Timed, explanation_of
 from stagejit.graph.ir import Graph
 from stagejit.importing import importing
 from stagejit.inspect.explain import Explanation
@@ -71,7 +71,22 @@ class _Shown:
     def explanation(self) -> Explanation:
         """By source line: dispatches, what was left to XLA, copied and packed, each decision with
         its reason, what is written where, and what was chosen for kernels."""
-        return explanation_of(self.compilation, self.past)
+        return self.explained()
+
+    def explained(
+        self,
+        *,
+        disable: Sequence[str] = (),
+        what_if: Sequence[str] | bool = (),
+        timed: Timed | None = None,
+    ) -> Explanation:
+        """As `explanation`, with what rewrites are worth: see `f.explain`. timed: seconds of a call
+        under each of several options."""
+        names = (disable,) if isinstance(disable, str) else tuple(disable)
+        asked = (what_if,) if isinstance(what_if, str) else what_if
+        return explanation_of(
+            self.compilation, self.past, disable=names, what_if=asked, timed=timed
+        )
 
     def picture(self, what: str = "dispatches") -> Picture:
         """A drawing of a stage: "graph" (after all rewrites), "rewrites" (before and after each),

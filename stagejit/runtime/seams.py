@@ -157,6 +157,13 @@ def jit_with(
     )
 
 
+def with_options(jitted: Any, options: Options) -> Any:
+    """The same function under other options. jitted: with the attributes `_fun` and `_jit_info`."""
+    info = jitted._jit_info
+    mark = Mark(options, info.compiler_options_kvs)
+    return pjit._cpp_pjit(jitted._fun, info._replace(compiler_options_kvs=mark))
+
+
 def trace_jitted(jitted: Any, *args: Any, **kwargs: Any) -> Any:
     """`jitted.trace(...)`, for anything with the attributes `_fun` and `_jit_info` of a jitted
     function."""

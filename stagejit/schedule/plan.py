@@ -19,9 +19,11 @@ from stagejit.errors import OptionsError
 from stagejit.index.box import Box
 from stagejit.loc import UNKNOWN, Loc
 from stagejit.locks import remembered
+from stagejit.machine import SMALL_SERVER, Machine
 from stagejit.schedule import hazards, reduction
 from stagejit.schedule.access import Access, Barrier, Buffer, BufferKind, Hazard, HostScalar, Parts
 from stagejit.schedule.binding import Binding, Carry, Counter
+from stagejit.schedule.comparison import Comparison, Totals, dispatch_seconds
 from stagejit.schedule.memory.packing import FRAME_NBYTES
 from stagejit.showing import html_of
 from stagejit.symbolic import Symbol, symbols_in
@@ -222,6 +224,54 @@ class Plan:
             yield dispatch
             for body in dispatch.bodies:
                 yield from body.plan.all_dispatches()
+
+    def launches(self, times: int | None = 1) -> Iterator[tuple[Dispatch, int | None]]:
+        """As `all_dispatches`, each with how often a call runs it; None where only the call knows:
+        in branches, and in loops that a condition ends."""
+        for dispatch in self.dispatches:
+            yield dispatch, times
+            for body in dispatch.bodies:
+                known = dispatch.kind == "loop" and body.trip is not None and times is not None
+                yield from body.plan.launches((times or 0) * (body.trip or 0) if known else None)
+
+    def totals(self, machine: Machine = SMALL_SERVER) -> Totals:
+        """What a call costs. machine: whose memory and arithmetic the modelled time is of; it is
+        the least that they allow."""
+        counts: dict[str, int] = {}
+        seconds = 0.0
+        for dispatch, known in self.launches():
+            times = 1 if known is None else known
+            counts["dispatches"] = counts.get("dispatches", 0) + 1
+            if dispatch.bodies:
+                continue  # what it does is done inside of it
+            read, written = (
+                sum(access.nbytes for access in each) for each in (dispatch.reads, dispatch.writes)
+            )
+            found = {"launches": 1, "read_nbytes": read, "written_nbytes": written}
+            found |= {"flops": dispatch.flops}
+            found |= {"copied_nbytes": written} if dispatch.kind == "copy" else {}
+            for name, count in found.items():
+                counts[name] = counts.get(name, 0) + times * count
+            if not self.sizes and dispatch.kind != "delegate":
+                seconds += times * dispatch_seconds(dispatch.flops, read + written, machine)
+        plans = [self, *(body.plan for each in self.all_dispatches() for body in each.bodies)]
+        return Totals(
+            **counts,
+            copies=len(self.copies),
+            fills=len(self.fills),
+            packs=len(self.packs),
+            delegated=len(self.delegated),
+            barriers=sum(len(plan.barriers) for plan in plans),
+            transient_nbytes=self.transient_nbytes,
+            peak_nbytes=self.peak_nbytes,
+            modelled_seconds=None if self.sizes else seconds,
+        )
+
+    def compare(self, other: Plan, machine: Machine = SMALL_SERVER) -> Comparison:
+        """What another plan costs more, or less: dispatches, copies, bytes, barriers, memory, and
+        the least time that the memory and the arithmetic of a machine allow."""
+        names = (self.name, other.name if other.name != self.name else f"{other.name}, other")
+        return Comparison(names, self.totals(machine), other.totals(machine))
 
     @property
     def sizes(self) -> tuple[str, ...]:

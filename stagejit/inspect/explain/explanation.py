@@ -14,6 +14,7 @@ from stagejit.inspect.explain.notes import Facts
 from stagejit.inspect.explain.schema import SCHEMA, ExplanationData
 from stagejit.inspect.explain.text import text_of
 from stagejit.inspect.explain.web import fragment_of, page_of
+from stagejit.inspect.explain.what_if import data_of_worths
 
 
 @dataclass(frozen=True)
@@ -46,4 +47,9 @@ class Explanation(Facts):
 
     def as_json(self) -> ExplanationData:
         """Plain data, for `json.dumps`: see `schema.py`."""
-        return {**data_of(self), "schema": SCHEMA, "compilations": data_of_past(self.past)}
+        return {
+            **data_of(self),
+            "schema": SCHEMA,
+            "compilations": data_of_past(self.past),
+            "what_if": data_of_worths(self.what_if),
+        }

@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from stagejit.decisions import Decision
+from stagejit.inspect.explain.what_if import Worth
 from stagejit.loc import UNKNOWN, Loc
 from stagejit.runtime.history import Past
 
@@ -142,6 +143,7 @@ class Facts:
     peak_nbytes: int = 0
     seconds: float | None = field(default=None, compare=False)
     past: Past | None = field(default=None, compare=False)
+    what_if: tuple[Worth, ...] = field(default=(), compare=False)
 
     @property
     def copies(self) -> tuple[Launched, ...]:

@@ -150,8 +150,19 @@ class CompilationsData(TypedDict):
     entries: list[CompilationData]
 
 
+class WorthData(TypedDict):
+    """What rewrites are worth. with_them, without_them: fields of `schedule.comparison.Totals`;
+    measured_seconds: with and without them; None where nobody asked."""
+
+    rewrites: list[str]
+    with_them: dict[str, float | str | None]
+    without_them: dict[str, float | str | None]
+    measured_seconds: list[float] | None
+
+
 class ExplanationData(ProgramData):
-    """schema: the version of this format."""
+    """schema: the version of this format. what_if: of the rewrites that were asked about."""
 
     schema: int
     compilations: CompilationsData
+    what_if: list[WorthData]

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from stagejit.inspect.explain import what_if
 from stagejit.inspect.explain.compilations import lines_of
 from stagejit.inspect.explain.lines import Item, blocks_of
 from stagejit.inspect.explain.notes import Facts, Launched
-from stagejit.inspect.explain.wording import counted, nbytes_text, said_of, seconds_text, sign_of
+from stagejit.inspect.explain.numbers import counted, nbytes_text, seconds_text
+from stagejit.inspect.explain.wording import said_of, sign_of
 
 _MOST_NAMES = 6  # of those that an item stands for
 
@@ -21,6 +23,7 @@ def text_of(facts: Facts, *, kernels: bool, collapse: bool) -> str:
     if facts.left_to_xla:
         return "\n".join([f"{facts.name}: {without_us(facts)}", *lines_of(facts.past)])
     lines = [f"{facts.name}: {summary_of(facts, kernels=kernels)}", *lines_of(facts.past)]
+    lines += what_if.lines_of(facts.what_if)
     for block in blocks_of(facts.notes(kernels=kernels), collapse=collapse):
         source = f"    {block.source}" if block.source else ""
         lines += ["", f"{block.title}{source}"]

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from stagejit.decisions import Decision
+from stagejit.inspect.explain import what_if
 from stagejit.inspect.explain.compilations import headline_of, rows_of
 from stagejit.inspect.explain.glossary import glossary_of, meaning_of
 from stagejit.inspect.explain.lines import Block, Item, blocks_of
@@ -21,14 +22,9 @@ from stagejit.inspect.explain.notes import (
     Packed,
     PartOf,
 )
+from stagejit.inspect.explain.numbers import counted, nbytes_text, number_text, seconds_text
 from stagejit.inspect.explain.text import summary_of, without_us
-from stagejit.inspect.explain.wording import (
-    counted,
-    nbytes_text,
-    number_text,
-    seconds_text,
-    work_of,
-)
+from stagejit.inspect.explain.wording import work_of
 from stagejit.inspect.page import Markup, Section, element, fragment, item, joined, page, table
 
 _MOST_OPEN = 12  # blocks; of more, each is folded to begin with
@@ -51,6 +47,10 @@ def _headline(facts: Facts) -> Markup:
 
 
 def _sections(facts: Facts) -> Iterator[Section | Markup]:
+    if facts.what_if:
+        rows = what_if.rows_of(facts.what_if)
+        body = table(what_if.HEAD, rows, numbers=set(range(1, len(what_if.HEAD))))
+        yield Section("what rewrites are worth", body, "more (+) or less (-) without them")
     yield from _parts(facts)
     past = facts.past
     if past is not None and past.compiled:

@@ -5,8 +5,6 @@ Input: notes. Output: strings. Invariant: the same for the same note, on any mac
 
 from __future__ import annotations
 
-import re
-
 from stagejit.inspect.explain.notes import (
     Chosen,
     Launched,
@@ -16,41 +14,7 @@ from stagejit.inspect.explain.notes import (
     PartOf,
     Placement,
 )
-
-
-def counted(count: int, what: str) -> str:
-    """1 copy, 2 copies, 3 dispatches."""
-    if count == 1:
-        return f"1 {what}"
-    plural = re.sub(r"y$", "ie", what) + ("es" if what.endswith("ch") else "s")
-    return f"{number_text(count)} {plural}"
-
-
-def nbytes_text(nbytes: int) -> str:
-    """Exact up to 10 KiB, then three digits; a formula where it depends on symbolic sizes."""
-    if not isinstance(nbytes, int):
-        return f"{nbytes} bytes"
-    for unit, size in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
-        if nbytes >= max(size, 10 << 10):
-            return f"{_digits(nbytes / size)} {unit}"
-    return f"{nbytes:,} byte{'s' * (nbytes != 1)}"
-
-
-def _digits(number: float) -> str:
-    """Three, or all before the point."""
-    return f"{number:,.0f}" if number >= 99.95 else f"{number:.3g}"
-
-
-def number_text(number: int) -> str:
-    return f"{number:,}" if isinstance(number, int) else str(number)
-
-
-def seconds_text(seconds: float) -> str:
-    """Of a model, which knows no more than three digits."""
-    for unit, size in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
-        if seconds >= size:
-            return f"{_digits(seconds / size)} {unit}"
-    return f"{_digits(seconds * 1e9)} ns"
+from stagejit.inspect.explain.numbers import nbytes_text, number_text, seconds_text
 
 
 def work_of(note: Launched) -> str:

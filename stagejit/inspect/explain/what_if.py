@@ -1,0 +1,107 @@
+"""What a rewrite is worth: the same call, compiled without it.
+
+Input: totals of both. Output: `Worth`; tables as text and rows. Invariant: differences are those of
+the call without the rewrite to the call with it, so what is worth something has positive ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from stagejit.inspect.explain.numbers import nbytes_text, seconds_text
+from stagejit.inspect.explain.schema import WorthData
+from stagejit.schedule.comparison import Comparison, Totals
+
+
+@dataclass(frozen=True)
+class Worth:
+    """rewrites: that were switched off together. with_them, without_them: what a call costs, its
+    modelled time that of the kernels. measured: seconds of a call with and without them, medians of
+    interleaved calls; None where nobody asked."""
+
+    rewrites: tuple[str, ...]
+    with_them: Totals
+    without_them: Totals
+    measured: tuple[float, float] | None = None
+
+    @property
+    def name(self) -> str:
+        return " and ".join(self.rewrites)
+
+    @property
+    def comparison(self) -> Comparison:
+        """Both, side by side."""
+        return Comparison(("with", "without"), self.with_them, self.without_them)
+
+
+HEAD = ("without", "dispatches", "copies", "moves", "transients", "barriers", "model", "measured")
+
+
+def rows_of(worths: Sequence[Worth]) -> list[tuple[str, ...]]:
+    """A row for each: what there would be more (+) or less (-) without it."""
+    return [_row(worth) for worth in worths]
+
+
+def lines_of(worths: Sequence[Worth]) -> list[str]:
+    """A table."""
+    if not worths:
+        return []
+    table = [HEAD, *rows_of(worths)]
+    if all(worth.measured is None for worth in worths):
+        table = [row[:-1] for row in table]
+    widths = [max(len(row[at]) for row in table) for at in range(len(table[0]))]
+    lines = ["what rewrites are worth: more (+) or less (-) without them"]
+    for first, *others in table:
+        cells = [f"{text:>{width}}" for text, width in zip(others, widths[1:], strict=True)]
+        lines.append("  ".join(["", f"{first:{widths[0]}}", *cells]))
+    return lines
+
+
+def _row(worth: Worth) -> tuple[str, ...]:
+    one, other = worth.with_them, worth.without_them
+    moved = (totals.read_nbytes + totals.written_nbytes for totals in (one, other))
+    return (
+        worth.name,
+        _count(one.dispatches, other.dispatches),
+        _count(one.copies, other.copies),
+        _size(*moved),
+        _size(one.transient_nbytes, other.transient_nbytes),
+        _count(one.barriers, other.barriers),
+        _time(one.modelled_seconds, other.modelled_seconds),
+        "" if worth.measured is None else _time(*worth.measured),
+    )
+
+
+def _count(one: int, other: int) -> str:
+    return f"{other - one:+,}" if other != one else "="
+
+
+def _size(one: int, other: int) -> str:
+    difference = other - one
+    if not isinstance(difference, int):
+        return str(difference)
+    sign = "+" if difference > 0 else "-"
+    return f"{sign}{nbytes_text(abs(difference))}" if difference else "="
+
+
+def _time(one: float | None, other: float | None) -> str:
+    if one is None or other is None:
+        return "?"
+    if one == other:
+        return "="
+    share = f" ({100 * (other / one - 1):+.0f}%)" if one else ""
+    return f"{'+' if other > one else '-'}{seconds_text(abs(other - one))}{share}"
+
+
+def data_of_worths(worths: Sequence[Worth]) -> list[WorthData]:
+    """Plain data."""
+    return [
+        {
+            "rewrites": list(worth.rewrites),
+            "with_them": worth.with_them.as_json(),
+            "without_them": worth.without_them.as_json(),
+            "measured_seconds": None if worth.measured is None else list(worth.measured),
+        }
+        for worth in worths
+    ]

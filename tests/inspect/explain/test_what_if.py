@@ -1,0 +1,95 @@
+"""What rewrites are worth: a call without them, compared and measured."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import stagejit
+from stagejit.errors import OptionsError
+from stagejit.options import Options
+from tests.inspect.pages import rows_of
+
+X = np.ones((4, 8), np.float32)
+
+
+@stagejit.jit
+def joined(x: Any) -> Any:
+    return jnp.concatenate((jnp.sin(x), x.sum(1, keepdims=True)), axis=1)
+
+
+def test_a_rewrite_is_worth_the_copies_that_it_spares() -> None:
+    explanation = joined.explain(X, what_if=["fuse-insert"])
+    (worth,) = explanation.what_if
+    assert worth.rewrites == ("fuse-insert",)
+    plan = stagejit.jit(joined._fun, options=Options(disable=("fuse-insert",))).plan(X)
+    assert worth.without_them.copies == len(plan.copies) == 2
+    assert worth.with_them.copies == len(explanation.copies) == 0
+    assert worth.measured is None
+    (row,) = (line for line in str(explanation).splitlines() if line.startswith("  fuse-insert"))
+    assert row.split()[:3] == ["fuse-insert", "+2", "+2"]
+    assert ["fuse-insert", "+2", "+2"] in [r[:3] for r in rows_of(explanation.as_html())]
+    (data,) = json.loads(json.dumps(explanation.as_json()))["what_if"]
+    assert data["without_them"]["copies"] == 2
+    assert data["measured_seconds"] is None
+
+
+def test_one_that_did_nothing_is_worth_nothing() -> None:
+    (worth,) = joined.explain(X, what_if="fuse-rows").what_if
+    assert worth.comparison.differing == ()
+    assert worth.with_them == worth.without_them
+
+
+def test_all_that_were_applied() -> None:
+    explanation = joined.explain(X, what_if=True)
+    applied = {decision.rewrite for decision in explanation.decisions if decision.applied}
+    assert [worth.name for worth in explanation.what_if] == sorted(
+        applied, key=[*stagejit.options.SWITCHES].index
+    )
+
+
+def test_without_some_it_explains_what_would_run_then() -> None:
+    explanation = joined.explain(X, disable=["fuse-insert", "fuse-epilogues"])
+    assert not any(d.rewrite == "fuse-insert" and d.applied for d in explanation.decisions)
+    (worth,) = explanation.what_if
+    assert worth.name == "fuse-insert and fuse-epilogues"
+    assert worth.without_them.copies == len(explanation.copies) > worth.with_them.copies
+    assert worth.without_them.dispatches == len(explanation.dispatches)
+
+
+def test_measured_seconds_are_of_calls() -> None:
+    f = stagejit.jit(lambda x: jnp.concatenate((jnp.sin(x[:9]), x[9:])), donate_argnums=0)
+    shapes = jax.ShapeDtypeStruct((64, 8), np.float32)
+    (worth,) = f.explain(shapes, what_if=["fuse-insert"], measure=True).what_if
+    assert worth.measured is not None
+    assert all(0 < seconds < 10 for seconds in worth.measured)
+
+
+def test_measuring_leaves_what_is_donated_alone() -> None:
+    x = jnp.ones((64, 8))
+    f = stagejit.jit(lambda x: jnp.sin(x) * 2, donate_argnums=0)
+    f.explain(x, what_if=["fuse-producers"], measure=True)
+    assert not x.is_deleted()
+
+
+def test_a_function_may_have_parameters_of_these_names() -> None:
+    f = stagejit.jit(lambda x, disable: x * disable + 1)
+    explanation = f.explain(X, disable=2.0)
+    assert explanation.what_if == ()
+    assert [note.ops for note in explanation.dispatches] == [("mul", "add")]
+
+
+def test_an_unknown_name_is_an_error() -> None:
+    with pytest.raises(OptionsError, match="did you mean 'fuse-insert'"):
+        joined.explain(X, what_if=["fuse-insrt"])
+
+
+def test_bound_functions_have_it_too() -> None:
+    bound = stagejit.bind(lambda w, x: jnp.concatenate((jnp.sin(x), x @ w)), jnp.ones((8, 8)))
+    (worth,) = bound.explain(X, what_if=["fuse-insert"]).what_if
+    assert worth.without_them.copies > worth.with_them.copies
