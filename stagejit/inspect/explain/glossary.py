@@ -63,6 +63,7 @@ CHOICES: dict[str, str] = {
     "on their way": "how tiles of operands come from memory while others are multiplied",
     "who sums up": "which threads, warps or blocks add up the parts of a split sum, and how many "
     "parts there are",
+    "schedule": "a policy of an extension made the kernel, or why it did not",
     "lines": "how threads share the lines of a running sum",
 }
 
@@ -72,10 +73,8 @@ KINDS: dict[str, str] = {
     "reduce": "sums, maxima and the like along rows, with what is computed of them",
     "contract": "a product of matrices, or of any arrays over shared axes",
     "conv": "a convolution",
-    "attention": "softmax of a product times values, without storing the scores",
-    "window": "sums, maxima and the like of windows",
+    "attend": "softmax of a product times values, without storing the scores",
     "cumulative": "running sums and the like",
-    "gather": "reads elements at computed places",
     "scatter": "updates elements at computed places",
     "sort": "sorts lines",
     "copy": "only moves data: what no rewrite could spare",
@@ -99,7 +98,7 @@ LEFT: dict[str, str] = {
     r"compiling it failed": "a fault of stagejit, of which a FallbackWarning told; please "
     "report it",
     r"argument or result is of type|symbolic size": "what it takes or returns is no plain array",
-    r"its \w+ has ": "something inside cannot be compiled, so the loop or branch runs in XLA; its "
+    r"its \S+ has ": "something inside cannot be compiled, so the loop or branch runs in XLA; its "
     "other pieces are ours",
     r"native control flow is disabled": "Options(disable=('native-control-flow',)) asks for it",
     r"matrix decomposition|tridiagonal": "decompositions of this kind are calls of a library that "
@@ -117,7 +116,7 @@ LEFT: dict[str, str] = {
     r"no kernels for this primitive": "nobody has written kernels for it yet; "
     "`stagejit.inline` may take it apart",
     r"element types? |of bools|float format|real result|bitcast from|rounding method|words other"
-    r"|needs \d+-bit": "there is no arithmetic for this element type in kernels",
+    r"|needs \S+-bit": "there is no arithmetic for this element type in kernels",
     r"precision |mode |parameter ": "it is asked for in a way that kernels do not know",
     r"elements|coefficients|random numbers at once|axes$|computed power|rank other|update function":
     "this case of the operation has no kernels; other shapes or arguments of it have",
