@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -33,13 +33,9 @@ class Site:
 def sites(*names: str) -> list[Site]:
     """The calls of functions and methods of these names, in the whole package but its bench."""
     return [
-        Site(
-            f"{path.relative_to(PACKAGE)}:{call.lineno}",
-            called,
-            len(call.args),
-            *_argument(path, call),
-        )
+        Site(_where(path, call), called, len(call.args), *_argument(path, call))
         for path in sorted(PACKAGE.rglob("*.py"))
+        if "bench" not in path.relative_to(PACKAGE).parts  # which calls the compiler from outside
         for call, called in _calls(path)
         if called in names and call.args
     ]
@@ -49,11 +45,10 @@ def _where(path: Path, call: ast.Call) -> str:
     return f"{path.relative_to(PACKAGE)}:{call.lineno}"
 
 
-def _calls(path: Path) -> Iterator[tuple[ast.Call, str]]:
-    for node in ast.walk(_tree(path)):
-        if isinstance(node, ast.Call):
-            called = getattr(node.func, "id", getattr(node.func, "attr", ""))
-            yield node, called
+@cache
+def _calls(path: Path) -> tuple[tuple[ast.Call, str], ...]:
+    calls = [node for node in ast.walk(_tree(path)) if isinstance(node, ast.Call)]
+    return tuple((c, getattr(c.func, "id", getattr(c.func, "attr", ""))) for c in calls)
 
 
 def _argument(path: Path, call: ast.Call) -> tuple[str, str | None]:
