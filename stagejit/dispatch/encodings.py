@@ -29,6 +29,7 @@ from stagejit.decisions import Decision
 from stagejit.dispatch.layouts.retyped import empty_like, inserted, retyped
 from stagejit.extension import Extension
 from stagejit.graph.ir import Graph, Op, Use, Value
+from stagejit.graph.ops.control import unchanging
 from stagejit.graph.ops.dispatches import add_dispatch, parts_of
 from stagejit.index.encoding import Encoding
 from stagejit.index.layout import ROW_MAJOR, Layout
@@ -99,18 +100,20 @@ def resolve_encodings(
     resolver: Resolver,
     of: Callable[[Op], Resolver] | None = None,
     kept: Sequence[Set[Layout]] = (),
+    given: Mapping[Value, Layout] | None = None,
 ) -> Resolved:
     """`graph` itself, if nothing in it is encoded. of: the resolver of the target that a dispatch
     is for, where they are for several; see Note [Several targets]. kept: by the number of a bound
-    input, how it lies in memory already; see Note [One copy]."""
+    input, how it lies in memory already; see Note [One copy]. given: how inputs of a body that are
+    encoded lie."""
     if not _has_encodings(graph) and not any(each - {ROW_MAJOR} for each in kept):
         return Resolved(graph)
-    resolution = _Resolution(graph, of or (lambda op: resolver), kept)
+    resolution = _Resolution(graph, of or (lambda op: resolver), kept, given or {})
     return Resolved(resolution.run(), resolution.decisions, resolution.bound)
 
 
 def _has_encodings(graph: Graph) -> bool:
-    return any(
+    return any(value.type.encoding is not None for value in graph.inputs) or any(
         op.definition.is_encoding or any(map(_has_encodings, op.definition.bodies(op)))
         for op in graph.ops()
     )
@@ -121,9 +124,14 @@ class _Resolution:
     were made of; `relaid`: copies of values in other layouts."""
 
     def __init__(
-        self, graph: Graph, of: Callable[[Op], Resolver], kept: Sequence[Set[Layout]] = ()
+        self,
+        graph: Graph,
+        of: Callable[[Op], Resolver],
+        kept: Sequence[Set[Layout]],
+        given: Mapping[Value, Layout],
     ) -> None:
-        self.graph, self.of, self.made, self.kept = graph, of, Graph(graph.name), kept
+        self.graph, self.of, self.made = graph, of, Graph(graph.name)
+        self.kept, self.given = kept, given
         self.relaid: dict[tuple[Value, Layout], Value] = {}
         self.decisions: list[Decision] = []
         self.values: dict[Value, Value] = {}
@@ -142,7 +150,9 @@ class _Resolution:
         numbers = itertools.count()
         for value, name in zip(self.graph.inputs, self.graph.input_names, strict=True):
             donated, bound = self.graph.is_donated(value), self.graph.is_bound(value)
-            layout = self._of_bound(value, next(numbers)) if bound else ROW_MAJOR
+            layout = self.given.get(value, ROW_MAJOR)
+            if bound:
+                layout = self._of_bound(value, next(numbers))
             type = TensorType(value.type.dtype, value.shape, layout)
             self.values[value] = self.made.add_input(name, type, donated=donated, bound=bound)
         for op in self.graph.ops():
@@ -158,9 +168,9 @@ class _Resolution:
     def _other(self, op: Op) -> None:
         attrs = op.attrs
         if op.definition.with_bodies is not None:
-            bodies = []
+            bodies, given = [], self._given(op)
             for body in op.definition.bodies(op):
-                inner = resolve_encodings(body, untiled, self.of)
+                inner = resolve_encodings(body, untiled, self.of, given=given)
                 self.decisions += inner.decisions
                 bodies.append(inner.graph)
             attrs = {**attrs, **op.definition.with_bodies(bodies)}
@@ -168,6 +178,16 @@ class _Resolution:
         types = [value.type for value in op.results]
         clone = self.made.add(op.kind, operands, types, op.loc, **attrs)
         self.values.update(zip(op.results, clone.results, strict=True))
+
+    def _given(self, op: Op) -> dict[Value, Layout]:
+        """How inputs of bodies lie that operands are, whole."""
+        if not op.definition.has_bodies:
+            return {}
+        return {
+            inner: self.values[op.operands[at]].type.layout
+            for at, inputs in unchanging(op).items()
+            for _, inner in inputs
+        }
 
     def _of_bound(self, value: Value, number: int) -> Layout:
         """How a bound input lies: as other programs keep it, or as all that read it want it, and
@@ -269,7 +289,7 @@ class _Resolution:
         """What `op` reads of an operand: a copy, where its target wants it in other tiles than that
         of whoever made it."""
         encoding, made = value.type.encoding, self.values[value]
-        if encoding is None:
+        if encoding is None or value.op.definition.is_input:
             return made
         part = parts_of(value.op)[0]
         output = part.outputs[value.index]

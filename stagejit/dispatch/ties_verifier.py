@@ -4,8 +4,9 @@ Input: a graph of dispatches. Output: nothing, or a VerificationError. Invariant
 updated at most once, and only what nobody outside counts on; returned values have memory of their
 own; until somebody has read a version of a buffer, nobody overwrites the elements that are read,
 in whatever order that the edges allow; parts of one dispatch, which run at once, do not read what
-another one writes; only dispatches touch memory that is not row-major. What one kernel writes over
-its own operands is the matter of `in_place.py`.
+another one writes; only dispatches touch memory that is not row-major, also in bodies, to which
+loops and branches hand it on. What one kernel writes over its own operands is the matter of
+`in_place.py`.
 
 A tie is an op whose result is an update: it overwrites boxes of the memory of its destination. A
 version is made from a tie if it is that tie's result, or an update of a version that is.
@@ -13,7 +14,7 @@ version is made from a tie if it is that tie's result, or an update of a version
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from stagejit.dispatch.accesses import Touch, reads_of, writes_of
@@ -22,21 +23,33 @@ from stagejit.dispatch.regions import Region
 from stagejit.dispatch.updates import updated_boxes
 from stagejit.errors import VerificationError
 from stagejit.graph.ir import Graph, Op, Value
-from stagejit.graph.ops.control import before, carried_inputs, destination_of, memory_of
+from stagejit.graph.ops.control import (
+    before,
+    carried_inputs,
+    destination_of,
+    memory_of,
+    unchanging,
+)
 from stagejit.index.box_index import BoxIndex
 
 
 def verify_ties(
-    graph: Graph, regions: Sequence[Region], carried: Mapping[int, int] | None = None
+    graph: Graph,
+    regions: Sequence[Region],
+    carried: Mapping[int, int] | None = None,
+    handed_on: Container[Value] = (),
 ) -> None:
     """Raises VerificationError for the first fault. regions: those of the graph; carried: of a
-    body, the input that has to hold an output."""
-    _Check(graph, regions).run()
+    body, the input that has to hold an output; handed_on: its inputs that are operands of the
+    loop or branch."""
+    _Check(graph, regions).run(handed_on)
     _verify_outputs(graph, carried or {})
     for region in regions:
         for number, body in enumerate(region.bodies):
             assert region.anchor is not None
-            verify_ties(body.graph, body.regions, carried_inputs(region.anchor, number))
+            inputs = {inner for each in unchanging(region.anchor).values() for _, inner in each}
+            carried = carried_inputs(region.anchor, number)
+            verify_ties(body.graph, body.regions, carried, inputs)
 
 
 def _verify_outputs(graph: Graph, carried: Mapping[int, int]) -> None:
@@ -80,9 +93,9 @@ class _Check:
         self.updated: dict[Value, Value] = {}  # what is an update of each value
         self._depths: dict[Value, int] = {}
 
-    def run(self) -> None:
+    def run(self, handed_on: Container[Value]) -> None:
         for value in self.graph.inputs:
-            if not self.graph.is_bound(value):
+            if not self.graph.is_bound(value) and value not in handed_on:
                 _require_row_major(value, f"who calls {self.graph.name}")
         for op in self.graph.ops():
             self._look_at(op)
@@ -98,7 +111,9 @@ class _Check:
         if not (kind.stands_alone or kind.forwards or kind.is_constant or kind.is_empty):
             raise VerificationError(f"{op} is no dispatch", loc=op.loc)
         if not (kind.is_dispatch or kind.is_empty or kind.is_constant):
-            for value in (*op.operands, *op.results):
+            handed_on = unchanging(op) if kind.has_bodies else {}
+            read = [value for at, value in enumerate(op.operands) if at not in handed_on]
+            for value in (*read, *op.results):
                 _require_row_major(value, f"{op}")
         known = 1 << op.id
         for operand in op.operands:

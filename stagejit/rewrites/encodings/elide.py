@@ -15,6 +15,7 @@ from collections.abc import Sequence
 
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.rewrites.driver import Log
+from stagejit.rewrites.encodings.bodies import agree, is_known_before, read_in_bodies
 from stagejit.rewrites.encodings.propagate import encoding_of, is_set
 
 NAME = "elide-packs"
@@ -39,6 +40,7 @@ def elide_packs(log: Log) -> None:
             log.replace(NAME, op, value, _why_by_kernel(graph, value))
     for value, sets in wanted.items():
         _one_encoding(log, value, sets)
+    agree(graph)
 
 
 def _unsets(op: Op) -> bool:
@@ -49,8 +51,7 @@ def _unsets(op: Op) -> bool:
 
 def _is_weight(graph: Graph, value: Value) -> bool:
     """Whether it is there before any call, in memory."""
-    known = value.op.definition.is_constant or graph.is_bound(value)
-    return known and value.type.size > 1
+    return is_known_before(graph, value) and value.type.size > 1
 
 
 def _why_by_kernel(graph: Graph, value: Value) -> str:
@@ -76,7 +77,7 @@ def _one_encoding(log: Log, value: Value, sets: Sequence[Op]) -> None:
             log.decline(NAME, op, reason)
             log.put(op, [value])
         return
-    most = max(sets, key=lambda op: (_flops(log.graph, op), -op.id))
+    most = max(sets, key=lambda op: (_flops(log.graph, op.result), -op.id))
     for op in sets:
         if op is most:
             log.decline(NAME, op, "a constant is packed once for all calls")
@@ -86,13 +87,17 @@ def _one_encoding(log: Log, value: Value, sets: Sequence[Op]) -> None:
         log.replace(NAME, op, most.result, how)
 
 
-def _flops(graph: Graph, op: Op) -> int:
-    """Of the products that read it, through views."""
-    total, pending = 0, [op.result]
+def _flops(graph: Graph, value: Value) -> int:
+    """Of the products that read it, through views, and in bodies."""
+    total, pending = 0, [value]
     while pending:
-        for user in graph.users(pending.pop()):
+        value = pending.pop()
+        for user in graph.users(value):
             if user.definition.is_product:
                 total += user.definition.flops(user)
             elif user.definition.is_view:
                 pending.append(user.result)
+            elif user.definition.has_bodies:
+                inside = read_in_bodies(user, value)
+                total += sum(times * _flops(body, inner) for times, body, inner in inside)
     return total
