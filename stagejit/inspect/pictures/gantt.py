@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import pairwise
 
 from stagejit.inspect.page import Markup, joined
@@ -79,13 +80,20 @@ class Gantt:
 
     def folded(self) -> Gantt:
         """With the first copy only of what repeats; what comes later is moved there."""
-        starts = self.starts
         cuts: list[tuple[float, float]] = []
-        copies = []
+        copies: list[tuple[str, ...]] = []
+        told: list[str] = []
         for names in self.copies:
-            if len(names) > 2:
-                cuts.append((starts.get(names[1], self.end), starts.get(names[-1], self.end)))
+            first, *later, end = [self.starts.get(name, self.end) for name in names]
+            count = len(later) + 1
+            # Copies that run at the same time have nothing in between that could be left out.
+            if later and count * (later[0] - first) > (end - first) / 2:
+                cuts.append((later[0], end))
                 copies.append((names[0], names[-1]))
+                told.append(f"× {count}, {time_text(end - later[0])} more")
+            else:
+                copies.append(names)
+                told.append(f"× {count}")
 
         def stays(start: float) -> bool:
             return not any(first <= start < last for first, last in cuts)
@@ -108,15 +116,11 @@ class Gantt:
             for link in self.links
             if stays(link.start) and stays(link.end)
         ]
-        told = tuple(
-            f"× {len(names) - 1}, {time_text(last - first)} more"
-            for names, (first, last) in zip(self.copies, cuts, strict=True)
-        )
         return Gantt(
-            self.lanes, tuple(bars), tuple(joins), tuple(links), tuple(copies), told or self.told
+            self.lanes, tuple(bars), tuple(joins), tuple(links), tuple(copies), tuple(told)
         )
 
-    @property
+    @cached_property
     def starts(self) -> dict[str, float]:
         """When each dispatch starts."""
         found: dict[str, float] = {}

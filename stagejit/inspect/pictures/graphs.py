@@ -128,7 +128,8 @@ def _node(op: Op, names: Mapping[Value, str]) -> Node:
     if op.definition.is_return:
         text = f"return {', '.join(names[value] for value in op.operands)}"
         return Node("return", (Line(text, "sj-strong"),), "gray", (text,), ("return", op.id))
-    name = ", ".join(names[result] for result in op.results) or kind_of(op)
+    results = [names[result] for result in op.results] or [kind_of(op)]
+    name = ", ".join(results) if len(results) < 4 else f"{results[0]} … {results[-1]}"
     types = ", ".join(str(result.type) for result in op.results)
     if op.definition.is_constant:
         text = "const"  # its elements may be many

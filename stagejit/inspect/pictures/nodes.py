@@ -23,7 +23,7 @@ _LONGEST = 5  # layers that an arrow crosses
 _MOST_ARROWS = 10  # at one end of a node
 _LETTERS = 42  # of a line in a node
 _ON_EDGE = 40  # of one on an edge
-_MOST_NOTES = 4
+_MOST_NOTES, _MOST_TOLD = 4, 60  # in a node, in its tooltip
 _MARGIN = 14.0
 
 
@@ -229,7 +229,8 @@ def _standing_for(alike: Sequence[Node], copies: int) -> Node:
     names = [each.name for each in alike]
     some = "" if len(names) == copies else f"  in {len(names)} of {copies}"
     head = Line(node.lines[0].text + some, node.lines[0].classes)
-    tip = (*node.tip, "", f"{len(names)} of them: {', '.join(names)}")
+    more = ", …" if len(names) > _MOST_TOLD else ""
+    tip = (*node.tip, "", f"{len(names)} of them: {', '.join(names[:_MOST_TOLD])}{more}")
     return replace(node, lines=(head, *node.lines[1:]), tip=tip)
 
 
@@ -237,7 +238,7 @@ def _with_notes(node: Node, notes: Sequence[Line]) -> Node:
     shown = list(notes[:_MOST_NOTES])
     if len(notes) > _MOST_NOTES:
         shown[-1] = Line(f"◂ … {len(notes) - _MOST_NOTES + 1} more", "sj-soft")
-    tip = (*node.tip, "", *(note.text for note in notes))
+    tip = (*node.tip, "", *(note.text for note in notes[:_MOST_TOLD]))
     return replace(node, lines=(*node.lines, *shown), tip=tip)
 
 

@@ -7,19 +7,21 @@ one column of one part, and all positions of a column have equal labels.
 A label that comes again and again is an anchor: it cuts the sequence into copies, of which those
 are taken together that have most of their labels in common. Layers of a network need not be
 compiled alike: what their neighbours need decides what is fused. So a part has a column for
-whatever is in some of its copies. Of all anchors the one is taken that leaves away most; what is
-before and after is looked at again.
+whatever is in some of its copies. Of all parts those are taken that leave away most; what is in
+between is looked at again, a few times. So the time is about linear in the length.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 _ALIKE = 0.7  # of the labels of two neighbours have to be the same
 _MOST_ANCHORS = 48  # that are tried in a stretch
+_DEEPEST = 4  # stretches between parts that are looked at, and those between theirs
 
 
 @dataclass(frozen=True)
@@ -47,25 +49,38 @@ def single(start: int, stop: int) -> Part:
     return Part((start,), stop, tuple((at,) for at in range(start, stop)))
 
 
-def parts_of(labels: Sequence[Hashable]) -> list[Part]:
-    """The sequence as repeated parts, and parts in between, which have one copy."""
+def parts_of(of: Sequence[Hashable]) -> list[Part]:
+    """The sequence as repeated parts, and parts in between, which have one copy. of: its labels."""
+    numbers: dict[Hashable, int] = {}
+    labels = [numbers.setdefault(label, len(numbers)) for label in of]
     made: list[Part] = []
-    todo = [(0, len(labels))]
+    todo = [(0, len(labels), 0)]
     while todo:
-        start, stop = todo.pop()
-        best = max(_candidates(labels, start, stop), key=lambda part: part.saved, default=None)
-        if best is None:
-            if start < stop:
-                made.append(single(start, stop))
-            continue
-        made.append(best)
-        todo += [(start, best.starts[0]), (best.stop, stop)]
+        start, stop, depth = todo.pop()
+        found = _apart(_candidates(labels, start, stop)) if depth < _DEEPEST else []
+        if not found and start < stop:
+            made.append(single(start, stop))
+        made += found
+        if found:
+            ends = [start, *(end for part in found for end in (part.starts[0], part.stop)), stop]
+            todo += [(a, b, depth + 1) for a, b in zip(ends[::2], ends[1::2], strict=True)]
     return sorted(made, key=lambda part: part.starts[0])
 
 
-def _candidates(labels: Sequence[Hashable], start: int, stop: int) -> Iterator[Part]:
+def _apart(candidates: Iterable[Part]) -> list[Part]:
+    """Those that leave away most, in order, of which no two have a position in common."""
+    found: list[Part] = []
+    for part in sorted(candidates, key=lambda part: (-part.saved, part.starts[0])):
+        at = bisect_left(found, part.starts[0], key=lambda other: other.starts[0])
+        before = at == 0 or found[at - 1].stop <= part.starts[0]
+        if before and (at == len(found) or part.stop <= found[at].starts[0]):
+            found.insert(at, part)
+    return found
+
+
+def _candidates(labels: Sequence[int], start: int, stop: int) -> Iterator[Part]:
     """Parts within a stretch. The earlier anchor comes first, so that of equal ones it is taken."""
-    places: dict[Hashable, list[int]] = defaultdict(list)
+    places: dict[int, list[int]] = defaultdict(list)
     for at in range(start, stop):
         places[labels[at]].append(at)
     anchors = [found for found in places.values() if len(found) > 1][:_MOST_ANCHORS]
@@ -73,7 +88,7 @@ def _candidates(labels: Sequence[Hashable], start: int, stop: int) -> Iterator[P
         yield from _parts_at(labels, anchor, stop)
 
 
-def _parts_at(labels: Sequence[Hashable], anchor: Sequence[int], stop: int) -> Iterator[Part]:
+def _parts_at(labels: Sequence[int], anchor: Sequence[int], stop: int) -> Iterator[Part]:
     """Neighbours that are alike, of the copies between an anchor and the next one."""
     starts: list[int] = []
     for first, second in zip(anchor, [*anchor[1:], None], strict=True):
@@ -89,22 +104,22 @@ def _parts_at(labels: Sequence[Hashable], anchor: Sequence[int], stop: int) -> I
     yield from _part(labels, starts, stop)
 
 
-def _alike(one: Sequence[Hashable], other: Sequence[Hashable]) -> bool:
+def _alike(one: Sequence[int], other: Sequence[int]) -> bool:
     common = (Counter(one) & Counter(other)).total()
     return common >= _ALIKE * max(len(one), len(other))
 
 
-def _part(labels: Sequence[Hashable], starts: Sequence[int], stop: int) -> Iterator[Part]:
+def _part(labels: Sequence[int], starts: Sequence[int], stop: int) -> Iterator[Part]:
     """That of these copies, if it is worth a frame: two small things of a kind are sooner seen."""
     if len(starts) < 2:
         return
     length = starts[-1] - starts[-2]
     end = min(starts[-1] + length, stop)
     bounds = [*starts, end]
-    columns: dict[tuple[Hashable, int], list[int]] = {}
-    places: dict[tuple[Hashable, int], float] = {}
+    columns: dict[tuple[int, int], list[int]] = {}
+    places: dict[tuple[int, int], float] = {}
     for first, last in pairwise(bounds):
-        seen: Counter[Hashable] = Counter()
+        seen: Counter[int] = Counter()
         for at in range(first, last):
             key = labels[at], seen[labels[at]]
             seen[labels[at]] += 1

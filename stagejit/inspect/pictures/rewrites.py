@@ -13,7 +13,7 @@ from itertools import pairwise
 
 from stagejit.decisions import Decision
 from stagejit.graph.ir import Graph, Value
-from stagejit.inspect.page import Markup, joined, table
+from stagejit.inspect.page import Markup, item, joined, table
 from stagejit.inspect.pictures import svg
 from stagejit.inspect.pictures.graphs import Nodes
 from stagejit.inspect.pictures.nodes import Drawn, Edge, Node, draw
@@ -21,6 +21,7 @@ from stagejit.inspect.pictures.picture import Panel
 from stagejit.inspect.pictures.words import line_of
 
 _MOST = 60  # ops of a drawing
+_MOST_ROWS = 300  # of decisions of a step
 _MOST_WHOLE = 24  # of a graph that is drawn as a whole, with what did not change
 
 
@@ -139,18 +140,23 @@ def _edges(snapshot: Snapshot, shown: Mapping[str, Node]) -> list[Edge]:
 
 
 def _decided(decisions: Sequence[Decision]) -> Markup:
-    """Each decision once, with how often it was taken."""
-    counts: dict[Decision, int] = {}
+    """What was decided, with how often, and the first op that it was decided of."""
+    alike: dict[tuple[object, ...], list[Decision]] = {}
     for decision in decisions:
-        counts[decision] = counts.get(decision, 0) + 1
-    if not counts:
+        where = decision.loc.file, decision.loc.line
+        key = not decision.applied, decision.rewrite, decision.reason, where
+        alike.setdefault(key, []).append(decision)
+    if not alike:
         return Markup("")
+    groups = sorted(alike.values(), key=lambda group: not group[0].applied)
     rows = (
         ("applied" if d.applied else "declined", d.rewrite, d.op, d.reason, line_of(d.loc), count)
-        for d, count in sorted(counts.items(), key=lambda entry: not entry[0].applied)
+        for d, count in ((group[0], len(group)) for group in groups[:_MOST_ROWS])
     )
-    head = ("", "rewrite", "op", "reason", "line", "times")
-    return joined([_KEY, table(head, rows, numbers={5})])
+    head = ("", "rewrite", "op, or the first", "reason", "line", "times")
+    more = len(groups) - _MOST_ROWS
+    told = item(f"and {more} more: see `explain`", classes="sj-note") if more > 0 else ""
+    return joined([_KEY, table(head, rows, numbers={5}), told])
 
 
 _KEY = Markup(

@@ -253,6 +253,32 @@ def test_ticks_are_round_and_few() -> None:
         assert found[-1] <= end * (1 + 1e-9)
 
 
+def bar(name: str, lane: int, start: float, end: float) -> gantt.Bar:
+    return gantt.Bar(name, lane, 1, start, end, f"@{name}", (), "blue")
+
+
+def test_a_folded_timeline_leaves_out_later_copies_and_moves_what_follows() -> None:
+    bars = [bar("a", 0, 0, 1), *(bar(f"b{at}", 0, 1 + at, 2 + at) for at in range(4))]
+    bars.append(bar("c", 1, 5, 7))
+    copies = (("b0", "b1", "b2", "b3", "c"),)
+    joins = tuple(gantt.Join(at, at + 1, "", ()) for at in (1, 3, 5))
+    links = (gantt.Link(0, 2, 0, 3, ()), gantt.Link(0, 5, 1, 5, ()))
+    folded = gantt.Gantt(("x", "y"), tuple(bars), joins, links, copies).folded()
+    times = [(each.dispatch, each.start, each.end) for each in folded.bars]
+    assert times == [("a", 0, 1), ("b0", 1, 2), ("c", 2, 4)]
+    assert [each.time for each in folded.joins] == [1, 2]
+    assert [(each.start, each.end) for each in folded.links] == [(2, 2)]
+    assert folded.told == ("× 4, 3 s more",)
+    assert folded.end == 4
+
+
+def test_copies_that_run_at_the_same_time_stay() -> None:
+    bars = tuple(bar(f"b{at}", at % 2, at // 2, at // 2 + 1) for at in range(100))
+    names = tuple(each.dispatch for each in bars)
+    whole = gantt.Gantt(("x", "y"), bars, copies=((*names, ""),))
+    assert whole.folded().bars == bars
+
+
 def test_text_of_the_user_is_escaped() -> None:
     plan = parse_plan(PLAN.replace("(exp)", "(exp)"))
     ops = ("<b>&",)
