@@ -47,6 +47,7 @@ from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.printer import as_text as graph_text
 from stagejit.graph.verifier import verify as verify_graph
 from stagejit.importing import importing
+from stagejit.inspect.profiles import jax_traces
 from stagejit.locks import new_rlock
 from stagejit.options import Options
 from stagejit.rewrites import rewrite_program
@@ -485,6 +486,7 @@ def compile_request(request: Request) -> Staged:
 def _compiled(request: Request) -> Staged:
     compilation = Compilation.of(request).run_until("load")
     note(compilation.compile_times)
+    jax_traces.register()
     compilation.graph.dissolve()
     compilation.resolved.dissolve()
     compilation.dispatches.dissolve()  # what is shown of a function is compiled anew

@@ -18,7 +18,7 @@ from stagejit.runtime.program import Parallel
 
 @dataclass(frozen=True)
 class Span:
-    """name: of a function for a call, else of a dispatch, or "fork-join"; kind: "call", "region",
+    """name: of a function for a call, else of a dispatch, or "parallel"; kind: "call", "region",
     "dispatch" or "xla"; start_seconds: from the begin of the profile."""
 
     name: str
@@ -41,7 +41,7 @@ def spans_of(
     names = {place: (name, "dispatch", loc) for place, name, loc in steps_at(times.program)}
     names[0] = times.program.name, "call", UNKNOWN
     regions = (p for p, step in places_of(times.program).items() if isinstance(step, Parallel))
-    names |= dict.fromkeys(regions, ("fork-join", "region", UNKNOWN))
+    names |= dict.fromkeys(regions, ("parallel", "region", UNKNOWN))
     made = []
     for event in times.events:
         name, kind, loc = names.get(event.place, ("host", "region", UNKNOWN))
