@@ -27,6 +27,7 @@ from stagejit.extension import Extension
 from stagejit.index.layout import Layout
 from stagejit.locks import new_lock
 from stagejit.rewrites.weights.made import Made, Source
+from stagejit.runtime.cpu.huge_pages import put_on_huge_pages
 from stagejit.runtime.cpu.loader import LoadedProgram, load_program
 from stagejit.runtime.cpu.weights import Table
 from stagejit.runtime.emission import converted
@@ -67,6 +68,7 @@ class BoundWeights:
         self.table = Table()
         while not self._joined(self.reading({})):
             pass
+        put_on_huge_pages(self.table.arrays)  # once: what updates make may have no time
         for weight in self.weights:
             weight.let_go_unless_read()
 

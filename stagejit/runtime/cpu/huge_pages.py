@@ -1,0 +1,71 @@
+"""Weights on huge pages: each step of decoding reads all of them, once.
+
+Input: arrays that calls will read. Output: nothing; their memory is where it was, with the same
+bytes. Invariant: what the system refuses stays as it is.
+
+Where the machine is virtual, the address of each page is looked up in two tables. On two cores of
+Zen 4 a step of decoding with 340 MB of weights takes 1.05 times as long on pages of 4 KiB as on
+huge ones, and 1.13 times while nobody else uses the memory. What others have allocated, as XLA has,
+can only be moved behind its addresses: Linux does so when it is asked to (`MADV_COLLAPSE`, since
+6.1), else in the background, where it may. It takes about a millisecond for each page.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import sys
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+
+from stagejit.runtime.cpu.arenas import HUGE_PAGE_NBYTES
+
+FEWEST_NBYTES = 16 << 20  # of all arrays: fewer are read from a cache, or soon
+_GAP_NBYTES = 64 << 10  # between arrays that share a page: what allocators put there
+_MADV_HUGEPAGE, _MADV_COLLAPSE = 14, 25
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+def put_on_huge_pages(arrays: Iterable[Array]) -> int:
+    """Ask for huge pages below arrays, in C order, that stay. Returns how many bytes of the arrays
+    were asked for: all but the ends of neighbours."""
+    ranges = whole_pages((array.ctypes.data, array.nbytes) for array in arrays)
+    total = sum(nbytes for _, nbytes in ranges)
+    advise = _madvise()
+    if advise is None or total < FEWEST_NBYTES:
+        return 0
+    for address, nbytes in ranges:
+        advise(address, nbytes, _MADV_HUGEPAGE)
+        advise(address, nbytes, _MADV_COLLAPSE)
+    return total
+
+
+def whole_pages(memory: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The huge pages, as (address, bytes) of neighbours, that lie in memory of these addresses and
+    bytes, but for small gaps."""
+    joined: list[list[int]] = []
+    for address, nbytes in sorted(memory):
+        if joined and address - joined[-1][1] <= _GAP_NBYTES:
+            joined[-1][1] = max(joined[-1][1], address + nbytes)
+        else:
+            joined.append([address, address + nbytes])
+    found = []
+    for start, stop in joined:
+        first, end = -(-start // HUGE_PAGE_NBYTES), stop // HUGE_PAGE_NBYTES
+        if end > first:
+            found.append((first * HUGE_PAGE_NBYTES, (end - first) * HUGE_PAGE_NBYTES))
+    return found
+
+
+@functools.cache
+def _madvise() -> Callable[[int, int, int], int] | None:
+    """None where a system has no such advice."""
+    if sys.platform != "linux":
+        return None
+    advise = ctypes.CDLL(None).madvise
+    advise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+    advise.restype = ctypes.c_int
+    return advise

@@ -1,0 +1,76 @@
+"""Weights on huge pages: which pages are asked for, and that nothing else changes."""
+
+from __future__ import annotations
+
+import mmap
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from stagejit.runtime.cpu.arenas import HUGE_PAGE_NBYTES as PAGE
+from stagejit.runtime.cpu.huge_pages import FEWEST_NBYTES, put_on_huge_pages, whole_pages
+
+
+@pytest.mark.parametrize(
+    ("memory", "pages"),
+    [
+        ([], []),
+        ([(PAGE, PAGE)], [(PAGE, PAGE)]),
+        ([(PAGE + 64, PAGE)], []),  # none is whole
+        ([(PAGE - 64, 3 * PAGE)], [(PAGE, 2 * PAGE)]),
+        ([(PAGE, PAGE // 2), (PAGE + PAGE // 2 + 64, PAGE)], [(PAGE, PAGE)]),  # it is shared
+        ([(3 * PAGE // 2, PAGE), (PAGE, PAGE // 2)], [(PAGE, PAGE)]),  # in any order
+        ([(PAGE, PAGE // 4), (PAGE + PAGE // 2, PAGE)], []),  # others are between
+        ([(PAGE, 2 * PAGE), (9 * PAGE, PAGE)], [(PAGE, 2 * PAGE), (9 * PAGE, PAGE)]),
+        ([(PAGE, 4 * PAGE), (2 * PAGE, PAGE)], [(PAGE, 4 * PAGE)]),  # views of one memory
+    ],
+)
+def test_whole_pages_that_neighbours_fill(
+    memory: list[tuple[int, int]], pages: list[tuple[int, int]]
+) -> None:
+    assert whole_pages(memory) == pages
+
+
+def test_elements_stay() -> None:
+    arrays = [np.arange(FEWEST_NBYTES // 8 + n, dtype=np.float64) for n in (5, 70_000)]
+    asked = put_on_huge_pages(arrays)
+    assert asked in (0, sum(nbytes for _, nbytes in _pages(arrays)))
+    for n, array in zip((5, 70_000), arrays, strict=True):
+        assert np.array_equal(array, np.arange(FEWEST_NBYTES // 8 + n, dtype=np.float64))
+
+
+def test_few_bytes_stay_where_they_are() -> None:
+    assert put_on_huge_pages([np.zeros(FEWEST_NBYTES // 16)]) == 0
+
+
+@pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="no smaps")
+def test_the_system_says_so_where_it_has_any() -> None:
+    """Memory that was touched in small pages is on huge ones, or the system has none for us."""
+    memory = mmap.mmap(-1, 2 * FEWEST_NBYTES, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    memory.madvise(15)  # MADV_NOHUGEPAGE
+    array = np.frombuffer(memory, np.uint8)
+    array += 1
+    before = _huge_nbytes(array)
+    put_on_huge_pages([array])
+    after = _huge_nbytes(array)
+    if after == before:
+        pytest.skip("the system gives no huge pages")
+    assert (before, after) == (0, whole_pages([(array.ctypes.data, array.nbytes)])[0][1])
+    assert (array == 1).all()
+
+
+def _pages(arrays: list[np.ndarray]) -> list[tuple[int, int]]:
+    return whole_pages((array.ctypes.data, array.nbytes) for array in arrays)
+
+
+def _huge_nbytes(array: np.ndarray) -> int:
+    inside, address = False, array.ctypes.data
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        first = line.split()[0]
+        if "-" in first and not first.endswith(":"):
+            low, high = (int(end, 16) for end in first.split("-"))
+            inside = low <= address < high
+        elif inside and first == "AnonHugePages:":
+            return int(line.split()[1]) << 10
+    return 0
