@@ -79,7 +79,7 @@ class Weight:
         self, name: str, array: Any, is_copy: bool, budget: Budget, form: str | None = None
     ) -> None:
         self.name, self.budget, self.is_copy, self.form = name, budget, is_copy, form
-        self.axes: Any = None
+        self.axes: dict[str, Any] = {}
         self.kept = ""
         self.aval = jax.typeof(array)
         self.tables: weakref.WeakSet[Any] = weakref.WeakSet()

@@ -33,7 +33,7 @@ READERS: dict[str, tuple[Any, tuple[int, ...], Callable[[int], tuple[int, ...]]]
     "panels of a transpose": (lambda w, x: x @ w.T, (768, 512), lambda n: (n, 512)),
     "from the left": (lambda w, x: w @ x.T, (256, 320), lambda n: (n, 320)),
     "small": (lambda w, x: x @ w.T, (48, 64), lambda n: (n, 64)),
-    "both ways": (lambda w, x: jax.nn.relu(x @ w) @ w.T, (320, 256), lambda n: (n, 320)),
+    "both ways": (lambda w, x: jnp.tanh(x @ w) @ w.T, (320, 256), lambda n: (n, 320)),
     "a multiple": (lambda w, x: x @ (2 * w), (320, 256), lambda n: (n, 320)),
     "a transposed multiple": (lambda w, x: x @ (2 * w).T, (256, 320), lambda n: (n, 320)),
     "two axes of outputs": (
@@ -48,10 +48,10 @@ READERS: dict[str, tuple[Any, tuple[int, ...], Callable[[int], tuple[int, ...]]]
     ),
     "by images": (convolved("NCHW", "OIHW"), (64, 32, 3, 3), lambda n: (min(n, 3), 32, 8, 8)),
 }  # fmt: skip
-PART = {None: 1.0, "bf16": 0.5, "int8": 0.25, "int4": 0.125}
+PART = {None: 1.0, "int8": 0.25}
 
 
-@pytest.mark.parametrize("form", [None])
+@pytest.mark.parametrize("form", PART)
 @pytest.mark.parametrize("name", READERS)
 def test_all_programs_read_one_copy_of_a_weight(name: str, form: Any) -> None:
     f, shape, of = READERS[name]
@@ -63,15 +63,15 @@ def test_all_programs_read_one_copy_of_a_weight(name: str, form: Any) -> None:
 
     both = stagejit.jit(backwards(bound), options=Options(verify=True))
     jobs = [(way, batch) for way in ("call", "jitted", "eager") for batch in (1, 64)]
-    random.Random(f"{name} {form}").shuffle(jobs)
-    rounded, tolerance = w, {None: 2e-5, "bf16": 1e-2, "int8": 2e-2, "int4": 0.3}[form]
+    jobs = random.Random(f"{name} {form}").sample(jobs, 4)
+    tolerance = {None: 2e-5, "int8": 2e-2}[form]
     kept = []
     for way, batch in jobs:
         x = jnp.asarray(f32(*of(batch), seed=2))
         ours = {"call": bound, "jitted": both, "eager": backwards(bound)}[way](x)
-        wanted = f(rounded, x) if way == "call" else backwards(lambda x: f(rounded, x))(x)
+        wanted = f(w, x) if way == "call" else backwards(lambda x: f(w, x))(x)
         for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(wanted), strict=True):
             np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance * float(abs(b).max()))
         kept.append(bound.memory_analysis()["kept_nbytes"])
-    scales = 0 if form in (None, "bf16") else 4 * max(shape)
+    scales = 4 * max(shape) if form else 0
     assert max(kept) <= 1.2 * PART[form] * w.nbytes + scales, list(zip(jobs, kept, strict=True))

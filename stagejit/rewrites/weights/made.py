@@ -89,10 +89,10 @@ def base_of(value: Value) -> Value:
     return value
 
 
-def views_of(value: Value) -> Views:
-    """Those that lead from `base_of` to it."""
+def views_of(value: Value, base: Value | None = None) -> Views:
+    """Those that lead from a base, by default `base_of` it, to a value."""
     found = []
-    while value.op.definition.undone is not None:
+    while value is not base and value.op.definition.undone is not None:
         found.append((value.op.kind, value.op.attrs))
         value = value.op.operands[0]
     return tuple(reversed(found))

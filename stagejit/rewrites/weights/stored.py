@@ -1,0 +1,154 @@
+"""A weight in fewer bytes: as bf16, or as integers with a scale for each channel.
+
+Input: a value, the form, its channels. Output: ops that make what lies in memory, and ops that make
+the weight of that again. Invariant: who reads it, in whichever product, reads the same elements.
+
+Note [Symmetric integers]: with the largest magnitude m of a channel, 8 bits hold x as round(x / s)
+for s = m / 127, 4 bits for s = m / 7. A scale that is the same for all terms of a sum multiplies
+the sum; one along the axis that is summed over (a product with the transpose, as in a gradient)
+multiplies the other operand. Two of 4 bits are in one byte, neighbours along the axis that is
+summed over, each 8 more than the number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from stagejit.graph.ir import Graph, Value
+from stagejit.graph.ops import build, filled
+from stagejit.rewrites.partial import converted, mapped
+from stagejit.types import bf16, f32, i8, u8
+
+_LARGEST = {"int8": 127, "int4": 7}
+_NIBBLE, _ZERO = 4, 8
+_PANELS_FROM, _WIDTH = 1 << 18, 128  # elements of a matrix, columns of a panel
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A weight as it lies in memory. channels: its axes that have scales of their own; packed: the
+    axis along which two are in a byte, or None. summed: of a matrix in panels the axis that these
+    have whole, see Note [Panels]; None of any other."""
+
+    value: Value
+    narrow: Value
+    scale: Value | None = None
+    channels: tuple[int, ...] = ()
+    packed: int | None = None
+    summed: int | None = None
+
+    def wide(self, graph: Graph) -> Value:
+        """Without scales, in the type of the weight. Two in a byte have an axis of 2 behind
+        `packed`."""
+        dtype = self.value.type.dtype
+        if self.packed is None:
+            return converted(graph, self.narrow, dtype)
+        at, shape = self.packed, self.narrow.shape
+        halves = (*shape[: at + 1], 2, *shape[at + 1 :])
+        axes = (*range(at + 1), *range(at + 2, len(halves)))
+        both = build(graph, "broadcast", [self.narrow], shape=halves, axes=axes)
+        number = build(graph, "iota", (), shape=halves, dtype=u8, axis=at + 1)
+        shift = mapped(graph, "mul", number, filled(graph, _NIBBLE, number.type))
+        half = mapped(graph, "shift_right_logical", both, shift)
+        number = mapped(graph, "and", half, filled(graph, 15, half.type))
+        made = converted(graph, number, dtype)
+        return mapped(graph, "sub", made, filled(graph, _ZERO, made.type))
+
+    def transposed(self, graph: Graph, value: Value, order: Sequence[int]) -> Stored:
+        """Axis i of `value` is axis `order[i]` of the weight."""
+        if self.summed is not None:
+            summed = order.index(self.summed)
+            channels = tuple(order.index(axis) for axis in self.channels)
+            return replace(self, value=value, channels=channels, summed=summed)
+        narrow = build(graph, "transpose", [self.narrow], permutation=tuple(order))
+        channels = tuple(order.index(axis) for axis in self.channels)
+        packed = None if self.packed is None else order.index(self.packed)
+        return Stored(value, narrow, self.scale, channels, packed)
+
+    def whole(self, graph: Graph) -> Value:
+        """Without scales, in the shape of the weight."""
+        if self.summed is not None:
+            wide = self.wide(graph)
+            order = (1, 0, 2) if self.summed == 0 else (0, 2, 1)
+            wide = build(graph, "transpose", [wide], permutation=order)
+            return build(graph, "reshape", [wide], shape=self.value.shape)
+        return build(graph, "reshape", [self.wide(graph)], shape=self.value.shape)
+
+    def restored(self, graph: Graph) -> Value:
+        """What stands for the weight in any product."""
+        made = self.whole(graph)
+        if self.scale is None:
+            return made
+        return mapped(graph, "mul", made, along(graph, self.scale, made.shape, self.channels))
+
+
+def narrowed(
+    graph: Graph, value: Value, form: str, channels: tuple[int, ...], summed: int | None
+) -> Stored:
+    if form == "bf16":
+        return _in_panels(graph, Stored(value, converted(graph, value, bf16)), channels)
+    if form == "int4" and summed is None:
+        form = "int8"  # nothing to pair
+    largest = _LARGEST[form]
+    others = tuple(axis for axis in range(value.type.rank) if axis not in channels)
+    magnitude = mapped(graph, "abs", value)
+    if others:
+        magnitude = build(graph, "reduce", [magnitude], fn="max", axes=others)
+    one = filled(graph, 1.0, magnitude.type)
+    some = mapped(graph, "ne", magnitude, filled(graph, 0.0, magnitude.type))
+    scale = mapped(graph, "div", magnitude, filled(graph, float(largest), magnitude.type))
+    scale = build(graph, "map", [some, scale, one], fn="select", dtype=f32)
+    ratio = mapped(graph, "div", value, along(graph, scale, value.shape, channels))
+    rounded = build(graph, "map", [ratio], fn="round", dtype=f32, rounding="even")
+    if form == "int8":
+        narrow = converted(graph, rounded, i8)
+        return _in_panels(graph, Stored(value, narrow, scale, channels), channels)
+    assert summed is not None
+    positive = mapped(graph, "add", rounded, filled(graph, float(_ZERO), rounded.type))
+    number = converted(graph, positive, u8)
+    low, high = (_every_second(graph, number, summed, first) for first in (0, 1))
+    high = mapped(graph, "shift_left", high, filled(graph, _NIBBLE, high.type))
+    return Stored(value, mapped(graph, "or", low, high), scale, channels, summed)
+
+
+def _in_panels(graph: Graph, stored: Stored, channels: tuple[int, ...]) -> Stored:
+    """Note [Panels]: a vector times a matrix takes as long as the matrix takes from memory, which
+    is least where a core reads one line after the other. So a large matrix lies in panels of some
+    columns, all of them as long as the sum: element (k, n) is (n / width, k, n % width)."""
+    value, size = stored.value, stored.value.type.size
+    if value.type.rank != 2 or len(channels) != 1 or size < _PANELS_FROM:
+        return stored
+    (axis,) = channels
+    columns, steps = value.shape[axis], value.shape[1 - axis]
+    if columns % _WIDTH:
+        return stored
+    shape = [steps, columns // _WIDTH, _WIDTH] if axis else [columns // _WIDTH, _WIDTH, steps]
+    split = build(graph, "reshape", [stored.narrow], shape=tuple(shape))
+    order = (1, 0, 2) if axis else (0, 2, 1)
+    narrow = build(graph, "transpose", [split], permutation=order)
+    return replace(stored, narrow=narrow, summed=1 - axis)
+
+
+def _every_second(graph: Graph, value: Value, axis: int, first: int) -> Value:
+    rank = value.type.rank
+    return build(
+        graph, "extract_slice", [value],
+        offsets=tuple(first if at == axis else 0 for at in range(rank)),
+        sizes=tuple(n // 2 if at == axis else n for at, n in enumerate(value.shape)),
+        strides=tuple(2 if at == axis else 1 for at in range(rank)),
+    )  # fmt: skip
+
+
+def along(graph: Graph, value: Value, shape: Sequence[int], axes: Sequence[int]) -> Value:
+    """Repeated, with axis i along `axes[i]` of the result."""
+    order = sorted(range(len(axes)), key=lambda at: axes[at])
+    if order != list(range(len(axes))):
+        value = build(graph, "transpose", [value], permutation=tuple(order))
+    known = [
+        (axis, size) for axis, size in zip(sorted(axes), value.shape, strict=True) if size != 1
+    ]
+    value = build(graph, "reshape", [value], shape=tuple(size for _, size in known))
+    if not known:
+        return build(graph, "fill", [value], shape=tuple(shape))
+    return build(graph, "broadcast", [value], shape=tuple(shape), axes=tuple(a for a, _ in known))
