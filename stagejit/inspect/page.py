@@ -10,7 +10,8 @@ the search box is away.
 
 What can be found is an `item`: the rows of a `table`, or any element of the class `sj-item`. A
 search hides the others (in an SVG it dims them), opens the sections that have some, and marks the
-words; a `group` without items goes, too. Colours are variables: see `theme.py`.
+words; a `group` without items goes, too. Enter goes from hit to hit. Colours are variables: see
+`theme.py`.
 """
 
 from __future__ import annotations
@@ -133,7 +134,8 @@ def _view(title: object, sections: Iterable[Section | Markup], note: object) -> 
 # Hidden until the script knows that there is something to be found or to be unfolded.
 _BAR = Markup(
     '<div class="sj-bar" hidden>'
-    '<input class="sj-search" type="search" placeholder="search" aria-label="search">'
+    '<input class="sj-search" type="search" placeholder="search" '
+    'aria-label="search" title="Enter shows the next hit, Escape ends the search">'
     '<button class="sj-button" type="button" data-sj-open="all">expand all</button>'
     '<button class="sj-button" type="button" data-sj-open="none">collapse all</button>'
     '<span class="sj-count" role="status"></span></div>'

@@ -101,6 +101,13 @@ class Browser:
         )
         return str(self.driver.execute_async_script(script, view))
 
+    def press(self, key: str) -> None:
+        """Enter or Escape, in the first search box."""
+        from selenium.webdriver.common.keys import Keys
+
+        box = self.driver.find_element("css selector", ".sj-search")
+        box.send_keys(getattr(Keys, key.upper()))
+
     def click(self, selector: str, at: int = 0) -> None:
         self.driver.find_elements("css selector", selector)[at].click()
 

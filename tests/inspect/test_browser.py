@@ -106,6 +106,22 @@ TEXTS_OUTSIDE = """
 """
 
 
+def test_enter_goes_from_hit_to_hit(browser: Browser, tmp_path: Path) -> None:
+    rows = [(f"row {at} {'apple' if at % 40 == 0 else ''}",) for at in range(200)]
+    path = tmp_path / "page.html"
+    path.write_text(page.page("f", [page.Section("t", page.table(("a",), rows))]), encoding="utf-8")
+    browser.open(path)
+    assert browser.search("row") == "200 of 200"
+    places = []
+    for _ in range(60):
+        browser.press("Enter")
+        places.append(browser.run("return window.scrollY"))
+    assert places == sorted(places)
+    assert places[0] < places[-1]
+    browser.press("Escape")
+    assert browser.run("return document.querySelector('.sj-search').value") == ""
+
+
 def test_outputs_of_one_notebook_do_not_meet(browser: Browser, tmp_path: Path) -> None:
     plan = lowered().plan._repr_html_()
     small = page.fragment("other", [page.table(("a",), [("apple",), ("pear",)])])

@@ -128,7 +128,7 @@ def _node(op: Op, names: Mapping[Value, str]) -> Node:
     if op.definition.is_return:
         text = f"return {', '.join(names[value] for value in op.operands)}"
         return Node("return", (Line(text, "sj-strong"),), "gray", (text,), ("return", op.id))
-    results = [names[result] for result in op.results] or [kind_of(op)]
+    results = [names[result] for result in op.results] or [str(op)]
     name = ", ".join(results) if len(results) < 4 else f"{results[0]} … {results[-1]}"
     types = ", ".join(str(result.type) for result in op.results)
     if op.definition.is_constant:

@@ -21,6 +21,7 @@ from itertools import pairwise
 
 _ALIKE = 0.7  # of the labels of two neighbours have to be the same
 _MOST_ANCHORS = 48  # that are tried in a stretch
+_LARGE = 8  # a part that leaves away this part of a stretch is taken alone
 _DEEPEST = 4  # stretches between parts that are looked at, and those between theirs
 
 
@@ -57,14 +58,25 @@ def parts_of(of: Sequence[Hashable]) -> list[Part]:
     todo = [(0, len(labels), 0)]
     while todo:
         start, stop, depth = todo.pop()
-        found = _apart(_candidates(labels, start, stop)) if depth < _DEEPEST else []
+        found = _found(labels, start, stop) if depth < _DEEPEST else []
         if not found and start < stop:
             made.append(single(start, stop))
         made += found
         if found:
+            depth += sum(part.stop - part.starts[0] for part in found) < (stop - start) / _LARGE
             ends = [start, *(end for part in found for end in (part.starts[0], part.stop)), stop]
-            todo += [(a, b, depth + 1) for a, b in zip(ends[::2], ends[1::2], strict=True)]
+            todo += [(a, b, depth) for a, b in zip(ends[::2], ends[1::2], strict=True)]
     return sorted(made, key=lambda part: part.starts[0])
+
+
+def _found(labels: Sequence[int], start: int, stop: int) -> list[Part]:
+    """The part of a stretch that leaves away most, or several, where it leaves away little: where
+    the others end may depend on where a large one begins."""
+    candidates = list(_candidates(labels, start, stop))
+    best = max(candidates, key=lambda part: part.saved, default=None)
+    if best is not None and best.saved > (stop - start) / _LARGE:
+        return [best]
+    return _apart(candidates)
 
 
 def _apart(candidates: Iterable[Part]) -> list[Part]:

@@ -155,8 +155,8 @@ def arrow(points: Sequence[tuple[float, float]], classes: str = "") -> Markup:
     head = f"M{number(tip_x)} {number(tip_y)}l-3.5 -6.5h7z"
     return joined(
         [
-            element("path", classes=f"sj-line {classes}".rstrip(), d="".join(parts)),
-            element("path", classes=f"sj-head {classes}".rstrip(), d=head),
+            element("path", classes=f"sj-line sj-arrow {classes}".rstrip(), d="".join(parts)),
+            element("path", classes=f"sj-head sj-arrow {classes}".rstrip(), d=head),
         ]
     )
 

@@ -68,7 +68,18 @@
         before = null;
       }
       if (highlight) marks.forEach((range) => highlight.add(range));
+      view.classList.toggle("sj-searching", words.length > 0);
       count.textContent = words.length ? `${hits} of ${items.length}` : "";
+      next = 0;
+    };
+
+    let next = 0; // the hit that Enter shows next
+    const show = () => {
+      const seen = items.filter((item) =>
+        item.classList.contains("sj-hit") && item.getClientRects().length);
+      if (!seen.length) return;
+      seen[next % seen.length].scrollIntoView({ block: "center", inline: "center" });
+      next += 1;
     };
 
     let pending = 0;
@@ -80,6 +91,7 @@
     box.addEventListener("keydown", (event) => {
       event.stopPropagation();
       if (event.key === "Escape") { box.value = ""; search(); }
+      if (event.key === "Enter") { event.preventDefault(); show(); }
     });
     for (const button of view.querySelectorAll(".sj-button[data-sj-open]")) {
       button.hidden = !folds.length;
