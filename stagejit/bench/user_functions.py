@@ -2,8 +2,8 @@
 
 Input: `package.module:function` or `FILE.py:function`, and the text of arguments. Output:
 `UserCall`s. Invariant: the text of arguments runs no code: it is read as the arguments of a call,
-made of literals, `f32[8,16]` for an array of that type and shape, lists, tuples, dictionaries, and
-names of the module.
+made of literals, `f32[8,16]` for an array of that type and shape, `"x.npy"` for that of a file,
+lists, tuples, dictionaries, and names of the module.
 
     python -m stagejit picture model.py:loss --args "params, f32[32,64], scale=0.5" -o loss.html
 
@@ -163,6 +163,8 @@ def arguments_of(text: str, module: ModuleType) -> tuple[tuple[Any, ...], dict[s
 
 def _value(node: ast.expr, module: ModuleType) -> Any:
     match node:
+        case ast.Constant(value=str(name)) if name.endswith(".npy"):
+            return _stored(name)
         case ast.Constant(value=value):
             return value
         case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float() as value)):
@@ -179,6 +181,18 @@ def _value(node: ast.expr, module: ModuleType) -> Any:
         case ast.Name() | ast.Attribute():
             return _attribute(module, ast.unparse(node))
     raise BenchError(f"{ast.unparse(node)!r} is no argument", next_step=_EXAMPLE)
+
+
+def _stored(name: str) -> Any:
+    """The array of a file, which may hold nothing that has to be run."""
+    import numpy as np
+
+    try:
+        return np.load(name, allow_pickle=False)
+    except (OSError, ValueError) as error:
+        raise BenchError(
+            f"cannot read {name!r}: {error}", next_step="give a file that numpy.save wrote"
+        ) from None
 
 
 def _array(name: str, sizes: ast.expr, text: str) -> Any:

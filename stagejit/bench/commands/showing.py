@@ -1,0 +1,105 @@
+"""explain, picture: what a compilation did.
+
+Input: arguments. Output: text, and files that need nothing but a browser.
+Invariant: heavy imports wait until a command runs.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from stagejit.bench.commands.arguments import Args
+from stagejit.errors import OptionsError
+
+if TYPE_CHECKING:
+    from stagejit.inspect.explain import Explanation
+
+
+def explain(
+    program: Annotated[
+        str,
+        typer.Argument(help="package.module:function, FILE.py:function, or FILE.py[:program]."),
+    ] = "",
+    args: Args = None,
+    kernels: Annotated[
+        bool, typer.Option(help="Also what was chosen for each kernel, with modelled times.")
+    ] = False,
+    everything: Annotated[
+        bool, typer.Option("--all", help="What is alike is not collapsed, but listed.")
+    ] = False,
+    disable: Annotated[
+        list[str] | None, typer.Option(help="A rewrite to do without, and to compare to.")
+    ] = None,
+    what_if: Annotated[
+        list[str] | None, typer.Option(help="A rewrite to tell the worth of; `all` for each.")
+    ] = None,
+    measure: Annotated[
+        bool, typer.Option("--measure", help="With --disable or --what-if: measured times, too.")
+    ] = False,
+    html: Annotated[Path | None, typer.Option(help="Write a page.")] = None,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write it as data.")] = None,
+    target: Annotated[str, typer.Option(help="native, cuda or cuda-emulated.")] = "native",
+    glossary: Annotated[
+        bool, typer.Option("--glossary", help="What all names mean, and nothing else.")
+    ] = False,
+) -> None:
+    """Print what the compiler made of each line of a function, and why."""
+    if glossary:
+        from stagejit.inspect.explain.glossary import whole_glossary
+
+        typer.echo(whole_glossary())
+        return
+    from stagejit.bench import explanations, user_functions
+
+    if not program:
+        raise OptionsError("explain needs a program", next_step="write FILE.py:FUNCTION")
+    asked: list[str] | bool = True if what_if == ["all"] else what_if or []
+    calls = user_functions.calls_of(program, args)
+    explanations.require_one(calls, program, html or json_file)
+    for call in calls:
+        if len(calls) > 1:
+            typer.echo(f"== {call.name}")
+        made = explanations.explained(call, target, disable or [], asked, measure)
+        typer.echo(made.as_text(kernels=kernels, collapse=not everything))
+        if html is not None:
+            written(html, made.as_html())
+        if json_file is not None:
+            written(json_file, as_json(made))
+
+
+def as_json(explanation: Explanation) -> str:
+    """The data of an explanation as a file has it."""
+    return json.dumps(explanation.as_json(), indent=1) + "\n"
+
+
+def written(file: Path, text: str) -> None:
+    """Write a file. Raises OptionsError where that cannot be."""
+    try:
+        file.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise OptionsError(
+            f"cannot write {str(file)!r}: {error.strerror}", next_step="name a file that can be"
+        ) from None
+    typer.echo(f"{file}: {len(text):,} characters", err=True)
+
+
+def picture(
+    program: Annotated[
+        str, typer.Argument(help="package.module:function, or FILE.py:function or :program.")
+    ],
+    file: Annotated[Path, typer.Option("--output", "-o", help="FILE.html or FILE.svg.")],
+    args: Args = None,
+    what: Annotated[
+        str, typer.Option(help="graph, rewrites, dispatches, memory or timeline.")
+    ] = "dispatches",
+    target: Annotated[str, typer.Option(help="native, cuda or cuda-emulated.")] = "native",
+) -> None:
+    """Draw a stage of a function's compilation into a file that needs nothing but a browser."""
+    from stagejit.bench import user_functions
+
+    made = user_functions.call_of(program, args).lower(target).picture(what).save(file)
+    typer.echo(f"{made}: {made.stat().st_size:,} bytes")
