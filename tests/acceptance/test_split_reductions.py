@@ -117,6 +117,18 @@ def test_d3_any_extent(extent: int, parts: int) -> None:
     parts_cover(plan)
 
 
+@pytest.mark.parametrize("columns", [64, 32, 128])
+@pytest.mark.parametrize("batch", [12, 1, 5])
+@pytest.mark.parametrize("parts", [7, 48])
+def test_d3_rows_that_follow_in_memory(parts: int, batch: int, columns: int) -> None:
+    """A vector times a matrix as wide as a tile, which is read line after line: an item has one
+    part of it, whatever the shares of the cores are."""
+    x, y = f32(batch, 1, 1024), f32(batch, 1024, columns, seed=1)
+    wanted = np.einsum("bts,bsd->btd", x.astype(np.float64), y)
+    plan = run(lambda x, y: jnp.einsum("bts,bsd->btd", x, y), [x, y], wanted, options=asked(parts))
+    parts_cover(plan)
+
+
 def test_d3_no_empty_part() -> None:
     plan = plan_of(lambda x: x.sum(), f32(10), options=asked(7))
     (parts,) = one_sum(plan).parts

@@ -266,8 +266,10 @@ class BlockSearch(TileSearch):
 
     def _in_shares(self, tiling: Tiling, vector: Source, wanted: int) -> Tiling:
         """Items of equal shares of what runs on in memory, in tiles as large as that allows: cores
-        that wait for memory finish together, each with pieces that are long."""
-        own = [s for s in tiling.splits if s.var in vector.depends and s.var is not self.lane]
+        that wait for memory finish together, each with pieces that are long. An item has one part
+        of what is cut, as before."""
+        fixed = {self.lane, self.nest.cut.part if self.nest.cut is not None else None}
+        own = [s for s in tiling.splits if s.var in vector.depends and s.var not in fixed]
         split = max(own, key=lambda split: split.groups, default=None)
         nbytes = vector.box({}) * vector.dtype.itemsize
         most = min(wanted, _FEW_ITEMS_PER_CORE * self.target.cores, nbytes // _LINE_CHUNK)
