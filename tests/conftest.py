@@ -11,14 +11,17 @@ import importlib.util
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+import zlib
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Protocol, TypeVar
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.randomness import RNG
 
+T = TypeVar("T")
 REPOSITORY = Path(__file__).resolve().parent.parent
 
 # Tests neither read nor fill the user's object cache; a test of the cache makes its own folder.
@@ -49,6 +52,32 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="run all cases of an emulated GPU, not some of them",
     )
+    parser.addoption(
+        "--all-cases",
+        action="store_true",
+        help="try all alternatives of tests that try some of them by default (`some_of`)",
+    )
+
+
+class SomeOf(Protocol):
+    """Of alternatives that only multiply a test."""
+
+    def __call__(self, alternatives: Iterable[T], count: int) -> list[T]: ...
+
+
+@pytest.fixture
+def some_of(request: pytest.FixtureRequest) -> SomeOf:
+    """`some_of(alternatives, count)`: neighbours, others in each test, always the same ones;
+    all of them with `--all-cases`."""
+
+    def chosen(alternatives: Iterable[T], count: int) -> list[T]:
+        every = list(alternatives)
+        if request.config.getoption("--all-cases") or count >= len(every):
+            return every
+        first = zlib.crc32(request.node.nodeid.encode())
+        return [every[(first + k) % len(every)] for k in range(count)]
+
+    return chosen
 
 
 @pytest.fixture(autouse=True)

@@ -107,4 +107,4 @@ def test_donation_inside_another_jit() -> None:
     ours = jax.jit(functools.partial(around, update))(X, Y[0])
     theirs = around(lambda a, b: (a.at[1].set(b), a.sum()), jnp.asarray(X), Y[0])
     for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-5)
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-4)

@@ -205,10 +205,10 @@ def test_bench_graphs_and_plans_parse_back() -> None:
     from stagejit.bench.workloads import WORKLOADS
 
     for workload in WORKLOADS.values():
-        lowered = stagejit.jit(workload.function).lower(*workload.make_args())
-        text = lowered.as_text("graph")
-        assert graph_text(parse_graph(text)) == text
-        assert str(parse_plan(lowered.as_text("plan"))) == lowered.as_text("plan")
+        traced = stagejit.jit(workload.function).trace(*workload.make_args())
+        graph, plan = graph_text(traced.graph), str(traced.plan)
+        assert graph_text(parse_graph(graph)) == graph
+        assert str(parse_plan(plan)) == plan
 
 
 def test_texts_are_the_same_in_every_process() -> None:

@@ -48,8 +48,9 @@ def require(found: Any, wanted: Any, eps: float, scale: Any = 1.0) -> None:
         return
     found, wanted = np.asarray(found, np.float64), np.asarray(wanted, np.float64)
     np.testing.assert_array_equal(np.isnan(found), np.isnan(wanted))
-    apart = np.where(found == wanted, 0, np.abs(found - wanted))
-    limit = np.where(np.isinf(wanted), 0, eps * (np.abs(wanted) + scale))
+    with np.errstate(invalid="ignore"):  # infinity less itself
+        apart = np.where(found == wanted, 0, np.abs(found - wanted))
+        limit = np.where(np.isinf(wanted), 0, eps * (np.abs(wanted) + scale))
     assert np.all((apart <= limit) | np.isnan(wanted)), np.nanmax(apart / limit)
 
 

@@ -133,7 +133,7 @@ def test_nan_and_infinity() -> None:
     x[3, 7], x[5, 9], x[8, 0], x[9, 49] = np.nan, np.inf, -np.inf, np.nan
     for axis, fn in itertools.product((0, 1), ("max", "min", "logaddexp")):
         (found,) = run(lambda x, f=FUNCTIONS[fn][0], a=axis: f(x, a), x)
-        require(found, running(fn, x, axis), 1e-6 if fn == "logaddexp" else 0)
+        require(found, running(fn, x, axis), 1e-5 if fn == "logaddexp" else 0)
 
 
 @pytest.mark.parametrize("split", [True, False])

@@ -29,7 +29,7 @@ from tests.fuzz.programs.verdicts import Verdict, judge
 from tests.fuzz.programs.workers import Finding, judged, judged_alone, signature
 
 # A fixed number of them, about a minute: a faster machine must not meet other programs.
-FIRST_SEED, COUNT, COUNT_EMULATED = 7_000_000, 250, 25
+FIRST_SEED, COUNT, COUNT_EMULATED = 7_000_000, 150, 25
 
 
 def program(body: str, given: str = "jnp.arange(5.0),", x64: bool = False) -> Program:

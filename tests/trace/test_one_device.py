@@ -72,8 +72,8 @@ PROGRAMS: dict[str, Callable[[Any], Callable[[Any], Any]]] = {
 
 @pytest.mark.parametrize("to", SHARDINGS)
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_constraints(program: str, to: str) -> None:
-    for argument in ARGUMENTS.values():
+def test_constraints(program: str, to: str, some_of: Any) -> None:
+    for argument in some_of(ARGUMENTS.values(), 2):
         as_in_jax(PROGRAMS[program](SHARDINGS[to]), argument())
 
 
@@ -136,11 +136,11 @@ def _mapped(body: Callable[[Any], Any], mesh: Mesh = MESH, **params: Any) -> Cal
 
 @pytest.mark.parametrize("name", BODIES)
 @pytest.mark.parametrize("checked", [True, False])
-def test_shard_map(name: str, checked: bool) -> None:
+def test_shard_map(name: str, checked: bool, some_of: Any) -> None:
     if name in ("loops", "with vmap") and checked:
         pytest.skip("JAX wants casts there")
     mapped = _mapped(BODIES[name], check_vma=checked)
-    for argument in ARGUMENTS.values():
+    for argument in some_of(ARGUMENTS.values(), 2):
         as_in_jax(lambda x: mapped(x * 2) + 1, argument())
     as_in_jax(lambda x: jax.vmap(mapped)(jnp.stack([x, -x])), X)
     if name not in ("keys", "exchanged away"):  # of which JAX has no derivative

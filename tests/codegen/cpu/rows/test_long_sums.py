@@ -21,7 +21,7 @@ from tests.codegen.regions import Runner, region_of
 from tests.randomness import RNG
 
 LONG = 1 << 20  # elements of each sum
-TOLERANCE = 2e-7
+TOLERANCE = 5e-7  # four roundings, whatever is drawn; a plain running sum is a hundred times off
 
 REDUCERS: dict[str, tuple[Any, Any]] = {
     "mean": (lambda x, axes: x.mean(axes), lambda x, axes: x.mean(axes)),
