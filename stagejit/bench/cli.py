@@ -1,5 +1,5 @@
 """The command line: `python -m stagejit demo | generate | bench | gpu | overhead | compiling |
-growth | ecosystem | explain | picture | cache`.
+growth | ecosystem | explain | picture | profile | cache`.
 
 Input: arguments. Output: text on stdout, progress on stderr. Invariant: exit status 0 means that
 every result was right and no ratio of `--against` was missed; 1 that one was; 2 that the request
@@ -37,6 +37,7 @@ COMMANDS = (
     programs.ecosystem,
     showing.explain,
     showing.picture,
+    showing.profile,
     caching.cache,
 )
 for _command in COMMANDS:

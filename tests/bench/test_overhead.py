@@ -53,7 +53,7 @@ def test_the_command_says_what_it_did_not_measure(monkeypatch: pytest.MonkeyPatc
         raise NoDriverError("there is none", next_step="get one")
 
     monkeypatch.setattr(drivers, "_real", none)
-    result = CliRunner().invoke(app, ["overhead", "--against", "0"])
+    result = CliRunner().invoke(app, ["overhead", "--no-profiles", "--against", "0"])
     assert result.exit_code == 1, result.output
     assert "nothing" in result.output
     assert "of a GPU nothing is measured: there is none" in result.stderr

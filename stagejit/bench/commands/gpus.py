@@ -77,8 +77,10 @@ def overhead(
     against: Annotated[
         float, typer.Option(help="Most accepted microseconds of a call; else exit status 1.")
     ] = math.inf,
+    profiles: Annotated[bool, typer.Option(help="Also calls without and with a profile.")] = True,
 ) -> None:
-    """Measure what a call costs the host: around a driver that does nothing, and on the GPU."""
+    """Measure what a call costs the host: around a driver that does nothing, on the GPU, and with
+    a profile."""
     from stagejit.bench.gpus import overhead as measured
     from stagejit.bench.gpus.idle_driver import IdleDriver
     from stagejit.errors import NoDriverError
@@ -89,6 +91,11 @@ def overhead(
         rows += measured.measure(driver_of("cuda"))
     except NoDriverError as error:
         typer.echo(f"of a GPU nothing is measured: {error}", err=True)
-    new_console().print(measured.table_of(rows))
+    console = new_console()
+    console.print(measured.table_of(rows))
+    if profiles:
+        from stagejit.bench import profiling
+
+        console.print(profiling.table_of([profiling.measure(name) for name in profiling.PROGRAMS]))
     if any(1e6 * row.seconds > against for row in rows):
         raise typer.Exit(1)

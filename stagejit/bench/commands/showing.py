@@ -1,4 +1,4 @@
-"""explain, picture: what a compilation did.
+"""explain, picture, profile: what a compilation did, and what its calls take.
 
 Input: arguments. Output: text, and files that need nothing but a browser.
 Invariant: heavy imports wait until a command runs.
@@ -103,3 +103,28 @@ def picture(
 
     made = user_functions.call_of(program, args).lower(target).picture(what).save(file)
     typer.echo(f"{made}: {made.stat().st_size:,} bytes")
+
+
+def profile(
+    program: Annotated[
+        str, typer.Argument(help="package.module:function, or FILE.py:function or :program.")
+    ],
+    args: Args = None,
+    calls: Annotated[int, typer.Option(min=1, help="How many are measured.")] = 20,
+    file: Annotated[
+        Path | None, typer.Option("--output", "-o", help="FILE.html, or a trace FILE.json.")
+    ] = None,
+) -> None:
+    """Measure each dispatch of a function's calls: time, rates, floors, threads."""
+    from stagejit.bench import profiling, user_functions
+
+    if file and file.suffix not in (".html", ".json"):
+        raise OptionsError(
+            f"{str(file)!r} is neither .html nor .json", next_step="choose one of the two"
+        )
+    made = profiling.profile_of(user_functions.call_of(program, args), calls)
+    typer.echo(str(made), nl=False)
+    if file and file.suffix == ".html":
+        file.write_text(made.as_html(), encoding="utf-8")
+    elif file:
+        made.save(file)
