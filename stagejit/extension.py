@@ -22,7 +22,7 @@ from stagejit.symbolic import Undecided
 from stagejit.users_line import is_ours, users_frame
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Extension:
     """One part of the compiler, by the user.
 
@@ -34,6 +34,9 @@ class Extension:
 
     def __str__(self) -> str:
         return f"{self.name!r} ({self.loc})"
+
+    def __repr__(self) -> str:
+        return f"<extension {self}>"
 
     @property
     def parts(self) -> tuple[Extension, ...]:
@@ -62,7 +65,7 @@ class Extension:
         )
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Bundle(Extension):
     """Parts for several stages, under one name."""
 

@@ -1,11 +1,13 @@
 """Source locations: where in the user's program an equation came from.
 
-Input: file, line, function. Output: `Loc`, printed as `file:line`. Invariant: immutable and cheap,
-because every op of every graph carries one.
+Input: file, line, function. Output: `Loc`, printed as `file:line`, or `Cell In[3]:line` for a cell
+of a notebook, as IPython's own tracebacks have it. Invariant: immutable and cheap, because every op
+of every graph carries one.
 """
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 
 
@@ -22,7 +24,21 @@ class Loc:
         return bool(self.file)
 
     def __str__(self) -> str:
-        return f"{self.file}:{self.line}" if self.file else "<unknown>"
+        return f"{_shown(self.file)}:{self.line}" if self.file else "<unknown>"
+
+    @property
+    def short(self) -> str:
+        """The same without the file's folders."""
+        return f"{_shown(self.file).rpartition('/')[2]}:{self.line}" if self.file else ""
+
+
+def _shown(file: str) -> str:
+    """A file, or the cell whose code IPython keeps under that name."""
+    if "ipykernel" not in file and "ipython-input" not in file:
+        return file
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    named = getattr(getattr(shell, "compile", None), "format_code_name", lambda name: None)(file)
+    return " ".join(named) if named else file
 
 
 UNKNOWN = Loc()

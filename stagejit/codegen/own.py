@@ -30,7 +30,7 @@ from stagejit.rewrites.rules import Declined
 M = TypeVar("M", bound=Machine)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class OwnPolicy(Extension):
     """How a user schedules regions. kinds: of regions. backend: the kind of machine that it is for,
     "cpu" or "cuda". summary: what a reader is told of it."""
@@ -98,7 +98,7 @@ def _verify(own: Extension, made: Register, known: set[Register]) -> None:
         waiting += register.op.operands
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class OwnMachine(Extension):
     """A machine of a user's: a `Target`, or a `Device`, in the place of the one that there is."""
 

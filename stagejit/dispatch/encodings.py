@@ -43,7 +43,7 @@ NAME = "data-tiling"  # the switch without which nothing is encoded
 Resolver = Callable[[Encoding, TensorType], Layout | None]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class OwnResolver(Extension):
     """How a user wants encoded operands to lie: as a `Resolver` of the package, but that it may
     decline. backend: the kind of machine that it is for, "cpu" or "cuda"."""

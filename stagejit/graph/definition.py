@@ -259,7 +259,7 @@ def definition_of(kind: str) -> OpDef:
     return definition
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class OwnOp(Extension):
     """A kind that a user declares."""
 

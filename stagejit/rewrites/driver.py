@@ -101,7 +101,7 @@ Step = LocalStep | GraphStep
 Watch = Callable[[str, Graph, Sequence[Decision]], None]  # a step, its graph, what it decided
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class OwnStep(Extension):
     """A step of a user's, before or after all of that name, which is no step of rules of a name
     that others have."""
@@ -346,7 +346,8 @@ def _outcome(rule: Rule, graph: Graph, op: Op) -> Outcome:
     try:
         if rule.extension is None:
             return rule.function(graph, op)
-        with rule.extension.running(f"failed at {describe(op)} ({op.loc})"):
+        where = f" ({op.loc})" if op.loc else ""
+        with rule.extension.running(f"failed at {describe(op)}{where}"):
             return _checked(rule.extension, op, rule.function(graph, op))
     except Undecided as undecided:
         return declined(str(undecided))

@@ -74,7 +74,7 @@ def rewrite(
     return lambda function: Rule(name, kinds, function, producers, operand, counts, names)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class OwnRule(Extension):
     """A rule of a user's that joins the worklist of a step, by the name of that."""
 

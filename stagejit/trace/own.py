@@ -20,7 +20,7 @@ from stagejit.trace.emitter import Emitter
 from stagejit.trace.translation import Rule, Site, Unsupported
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class OwnTranslation(Extension):
     """How a user translates a primitive."""
 
@@ -75,7 +75,8 @@ def _translated(
         if not type.dtype.is_native:
             raise Unsupported(f"element type {type.dtype}")
     made: Any = None
-    with own.running(f"failed at `{own.primitive}` ({emit.loc})"):
+    where = f" ({emit.loc})" if emit.loc else ""
+    with own.running(f"failed at `{own.primitive}`{where}"):
         try:
             made = own.rule(emit, site, *operands)
         except Unsupported as unsupported:

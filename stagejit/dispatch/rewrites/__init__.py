@@ -43,7 +43,7 @@ STEPS: tuple[tuple[str, Rewrite], ...] = (
 )
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class OwnDispatchStep(Extension):
     """A step of a user's, before or after the one of that name."""
 

@@ -76,7 +76,7 @@ def _parts(facts: Facts) -> Iterator[Section | Markup]:
 
 
 def _title(block: Block) -> Markup:
-    where = f"{block.loc.file.rpartition('/')[2]}:{block.loc.line}" if block.loc else block.title
+    where = block.loc.short or block.title
     hint = element("span", where, title=str(block.loc) if block.loc else None)
     return joined([hint, " ", element("code", block.source)]) if block.source else hint
 

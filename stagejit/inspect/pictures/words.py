@@ -7,7 +7,6 @@ in all pictures.
 from __future__ import annotations
 
 import linecache
-import os
 from collections.abc import Iterable
 
 from stagejit.inspect.page import Markup, element, joined
@@ -60,7 +59,7 @@ _INLINE = "display: inline-block"
 
 def short(loc: Loc) -> str:
     """File and line, without folders."""
-    return f"{os.path.basename(loc.file)}:{loc.line}" if loc else ""
+    return loc.short
 
 
 def line_of(loc: Loc) -> str:
