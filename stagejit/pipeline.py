@@ -202,7 +202,7 @@ class Compilation:
     def texts(self) -> dict[str, Callable[[], str]]:
         """The text form of each stage; each runs the steps that it needs."""
         common = {
-            "jaxpr": lambda: str(self.request.jaxpr),
+            "jaxpr": lambda: self.request.jaxpr.pretty_print(use_color=False),
             "graph": lambda: graph_text(self.run_until("encode").graph),
             "dispatches": lambda: graph_text(self.run_until("place").dispatches),
             "plan": lambda: self.run_until("schedule").plan.as_text(),

@@ -31,7 +31,9 @@ import sys, nbformat
 from nbclient import NotebookClient
 notebook = nbformat.read(sys.argv[1], as_version=4)
 where = {"metadata": {"path": sys.argv[2]}}
-NotebookClient(notebook, timeout=240, kernel_name="python3", resources=where).execute()
+NotebookClient(
+    notebook, timeout=240, kernel_name="python3", resources=where, coalesce_streams=True
+).execute()
 for cell in notebook.cells:
     cell.metadata.pop("execution", None)
 nbformat.write(notebook, sys.argv[3])
