@@ -99,6 +99,16 @@ class _Shown:
         """
         with importing:
             from stagejit.inspect.pictures import views
+        drawn = self._drawn(what)
+        if drawn is None:
+            raise OptionsError(
+                f"there is no picture {what!r}", next_step=f"choose one of {', '.join(views.NAMES)}"
+            )
+        return views.with_note(drawn, self.compilation.left_to_xla)
+
+    def _drawn(self, what: str) -> Picture | None:
+        from stagejit.inspect.pictures import views
+
         compilation = self.compilation
         match what:
             case "graph":
@@ -117,15 +127,13 @@ class _Shown:
             case "timeline" if isinstance(compilation.target, Target):
                 made = compilation.run_until("codegen")
                 return views.of_threads(made.schedule, made.kernels, compilation.target)
-        raise OptionsError(
-            f"there is no picture {what!r}", next_step=f"choose one of {', '.join(views.NAMES)}"
-        )
+        return None
 
     def _repr_html_(self) -> str:
         """The dispatches, memory and graph, for notebooks."""
         with importing:
             from stagejit.inspect.pictures import views
-        return views.html_of_all(self.graph, self.plan)
+        return views.html_of_all(self.graph, self.plan, self.compilation.left_to_xla)
 
     def _text(self, stage: str) -> str:
         texts = self.compilation.texts()

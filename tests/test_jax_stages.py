@@ -232,6 +232,7 @@ def test_the_plan_of_what_is_left_to_xla_says_so() -> None:
             assert delegated.reason == "jit: XLA partitions it over several devices"
         assert "several devices" in str(f.plan(sharded))
         assert str(f.explain(sharded))
+        assert "without stagejit: XLA partitions" in f.lower(sharded).picture("timeline").note
         f(sharded).block_until_ready()
         assert call_count() == 0
         assert not f.plan(x).delegated

@@ -83,6 +83,8 @@ def panels_of_streams(
 def _panels(gantt: Gantt, plan: Plan, title: str, note: str) -> Iterator[Panel]:
     key = key_of(dict.fromkeys((d.kind, color_of(d.kind)) for d in plan.dispatches))
     name = f"timeline of {title}"
+    if not all(bar.is_known for bar in gantt.bars):
+        note += ", but for what nobody knows the time of (dashed)"
     if gantt.copies:
         told = f"{note}; of what repeats the first copy"
         yield Panel(name, gantt.folded().drawing(), told, key)

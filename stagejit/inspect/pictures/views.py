@@ -7,6 +7,7 @@ picture is made from what the compiler made, and from nothing else.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from itertools import chain
 
 from stagejit.codegen.generate import Generated
@@ -77,12 +78,21 @@ def html_of(shown: Graph | Plan) -> str:
     return page.fragment(shown.name, _plan_sections(shown), note=summary(shown))
 
 
-def html_of_all(graph: Graph, plan: Plan) -> str:
-    """What a notebook shows of a lowered function."""
+def with_note(picture: Picture, left_to_xla: str) -> Picture:
+    """A picture of a call that is not ours says so first. left_to_xla: why, or nothing."""
+    return replace(picture, note=_warned(picture.note, left_to_xla))
+
+
+def _warned(note: str, left_to_xla: str) -> str:
+    return f"JAX runs this call without stagejit: {left_to_xla}; {note}" if left_to_xla else note
+
+
+def html_of_all(graph: Graph, plan: Plan, left_to_xla: str = "") -> str:
+    """What a notebook shows of a lowered function. left_to_xla: see `with_note`."""
     sections: Iterator[Section | Markup] = chain(
         _plan_sections(plan), (_closed(section) for section in of_graph(graph).sections())
     )
-    return page.fragment(plan.name, sections, note=summary(plan))
+    return page.fragment(plan.name, sections, note=_warned(summary(plan), left_to_xla))
 
 
 def _plan_sections(plan: Plan) -> Iterator[Section | Markup]:

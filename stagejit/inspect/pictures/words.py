@@ -86,7 +86,8 @@ def grouped(value: int) -> str:
 
 
 def time_text(seconds: float) -> str:
-    """Of a time, whatever it is."""
-    if seconds >= 1:
-        return f"{seconds:.3g} s"
-    return f"{1e3 * seconds:.3g} ms" if seconds >= 1e-3 else f"{1e6 * seconds:.3g} us"
+    """Three digits of a time, whatever it is."""
+    for unit, size in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
+        if seconds >= size:
+            return f"{seconds / size:.3g} {unit}"
+    return f"{seconds / 1e-9:.3g} ns" if seconds else "0"

@@ -238,6 +238,15 @@ def test_symbolic_sizes_have_dispatches_but_no_memory() -> None:
         made.picture("memory")
 
 
+def test_a_call_that_is_not_ours_says_so() -> None:
+    made = lowered()
+    made.compilation.left_to_xla = "it is on two devices"
+    for what in NAMES:
+        note = made.picture(what).note
+        assert note.startswith("JAX runs this call without stagejit: it is on two devices; ")
+    assert "without stagejit: it is on two devices" in made._repr_html_()
+
+
 def test_graphs_plans_and_lowered_functions_show_themselves() -> None:
     made = lowered()
     for shown in (made, made.graph, made.plan):
