@@ -240,8 +240,8 @@ def test_symbolic_sizes_have_dispatches_but_no_memory() -> None:
 
 def test_a_call_that_is_not_ours_says_so() -> None:
     made = lowered()
-    made.compilation.left_to_xla = "it is on two devices"
-    for what in NAMES:
+    made.compilation.run_until("schedule").left_to_xla = "it is on two devices"
+    for what in ("graph", "dispatches", "memory"):
         note = made.picture(what).note
         assert note.startswith("JAX runs this call without stagejit: it is on two devices; ")
     assert "without stagejit: it is on two devices" in made._repr_html_()
