@@ -19,6 +19,7 @@ import numpy as np
 
 from stagejit.api import Traceable, jit
 from stagejit.errors import OptionsError
+from stagejit.extension import line_of
 from stagejit.locks import new_lock
 from stagejit.options import Options
 from stagejit.trace.weights import Budget, Reading, Weight, changing, tables_of, weight_p
@@ -49,6 +50,8 @@ def bind(
         JAX's are not copied; they cannot change, and one that is deleted or donated later stays in
         memory for the programs that read it. NumPy arrays are copied now: who writes to one
         afterwards calls `update`. Numbers, and all else that is no array, are compiled in.
+        Donating an array to another function while programs read it saves nothing: that gets a
+        copy, as of any array to which there is another reference.
     options: as of `stagejit.jit`.
     weights: how products read matrices of f32: "bf16", or "int8" or "int4" with a scale for each
         output channel. Kernels widen them; sums stay f32. See `Bound.weight_error`. A weight that
@@ -61,14 +64,22 @@ def bind(
     `jax.jit`, `grad`, `vmap`, `scan` and `checkpoint` go through it, for the other arguments; to
     differentiate by the parameters, use `fun`. A program around it that somebody else compiles,
     such as one of `jax.jit`, reads the weights of the moment in which it runs.
+    `copy.deepcopy` and pickle take what is bound along (for pickle, `fun` has to be one that it
+    takes: of a module, by its name); what they give compiles anew, when it is called.
     The caller may forget `params`: a weight of which only something else is read is then freed. A
-    program that is compiled later and needs it raises StagejitError. Copies of NumPy arrays stay.
+    program that is compiled later and needs it raises GoneError. Copies of NumPy arrays stay.
     Raises OptionsError for arrays of several devices, on another platform, or deleted.
     """
     if weights not in (None, *get_args(Form)):
         raise OptionsError(
             f"weights is {weights!r}",
             next_step=f"give None, or one of {', '.join(map(repr, get_args(Form)))}",
+        )
+    if not callable(fun):
+        raise OptionsError(
+            f"bind() got {fun!r} as a function",
+            loc=line_of(),
+            next_step="give the function first, then its parameters: bind(fun, params)",
         )
     budget = Budget(budget_ms, budget_nbytes)
     return Bound(fun, params, weights, budget, options, jit_options)
@@ -95,6 +106,7 @@ class Bound(Traceable):
             kept = Weight(name, *_array(name, leaf), budget, form) if _is_array(leaf) else leaf
             self._leaves.append(kept)
         self._lock = new_lock()
+        self._given = fun, form, budget, options, jit_options
         functools.update_wrapper(self, fun, updated=())
         del self.__wrapped__  # which has one parameter more
         remaining = _remaining(fun, self._leaves, self._tree)
@@ -195,6 +207,13 @@ class Bound(Traceable):
 
     def _weights(self) -> list[Weight]:
         return [leaf for leaf in self._leaves if isinstance(leaf, Weight)]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """What it is made of, with the arrays of the moment; GoneError where nobody has one."""
+        with self._lock:
+            leaves = [leaf.array if isinstance(leaf, Weight) else leaf for leaf in self._leaves]
+        fun, *others = self._given
+        return Bound, (fun, jax.tree_util.tree_unflatten(self._tree, leaves), *others)
 
     def __repr__(self) -> str:
         return f"stagejit.bind({getattr(self, '__name__', 'f')}, {len(self._weights())} weights)"

@@ -32,6 +32,10 @@ class NoDriverError(StagejitError):
     of C++."""
 
 
+class GoneError(StagejitError):
+    """A weight of a bound function is needed, and whoever had it has deleted it, or let it go."""
+
+
 class ParseError(StagejitError, ValueError):
     """The text of a graph or plan does not follow the grammar."""
 
@@ -53,6 +57,10 @@ class InternalError(StagejitError):
 class ExtensionError(StagejitError):
     """A fault of an extension, which a user gave as `Options(extensions=...)`: what it raised, or
     made wrong. Located at its line, and never covered by a fallback to XLA."""
+
+
+# What the user has to mend: never covered by a fallback to XLA.
+USERS_FAULTS = (OptionsError, NoDriverError, GoneError, ExtensionError)
 
 
 class FallbackWarning(RuntimeWarning):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import inspect
+import pickle
 import shutil
 import threading
 import weakref
@@ -16,7 +18,7 @@ import pytest
 from jax import lax
 
 import stagejit
-from stagejit.errors import OptionsError, StagejitError
+from stagejit.errors import GoneError, OptionsError, StagejitError
 from stagejit.runtime.bound import BoundWeights, evaluation_counts
 from stagejit.runtime.cpu.loader import call_count
 
@@ -200,12 +202,17 @@ GONE = {
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("gone", GONE)
 @pytest.mark.parametrize("weights", [None, "int8"])
-def test_an_array_that_is_gone_before_it_is_read_is_an_error(gone: str, weights: Any) -> None:
+def test_an_array_that_is_gone_before_it_is_read_is_an_error(
+    gone: str, weights: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     w, x = jnp.asarray(array(64, 64)) + 0, jnp.ones((2, 64))
     bound = stagejit.bind(lambda p, x: x @ p, w, weights=weights)
+    monkeypatch.setenv("STAGEJIT_STRICT", "0")  # as for users: there is no fallback, and no warning
     GONE[gone](w)
-    with pytest.raises(StagejitError, match=r"params is needed .* is gone"):
-        bound(x)
+    for call in (bound, stagejit.jit(lambda x: bound(x) + 1), jax.jit(lambda x: bound(x) + 1)):
+        for _ in range(2):
+            with pytest.raises(GoneError, match=r"params is needed .* is gone"):
+                call(x)
     again = jnp.asarray(array(64, 64))
     bound.update(again)
     np.testing.assert_allclose(bound(x), x @ again, atol=0.5 if weights else 1e-4)
@@ -573,3 +580,70 @@ def test_what_is_expensive_is_found_on_disk(cache_dir: str) -> None:
             path.write_bytes(data)
     assert_close(stagejit.bind(gram, w, options=options)(x) / 96, wanted / 96)
     assert counts() == (2, 1)
+
+
+COPIED = {
+    "pickle": lambda f: pickle.loads(pickle.dumps(f)),
+    "deepcopy": copy.deepcopy,
+    "copy": copy.copy,
+    "deepcopy of what has it": lambda f: copy.deepcopy({"model": [f]})["model"][0],
+}
+
+
+@pytest.mark.parametrize("how", COPIED)
+@pytest.mark.parametrize("weights", [None, "int8"])
+def test_a_copy_computes_the_same_and_is_updated_apart(how: str, weights: Any) -> None:
+    options = stagejit.Options(verify=True)
+    params = layers()
+    bound = stagejit.bind(network, params, weights=weights, options=options)
+    for called in (False, True):
+        if called:
+            bound(X)
+        other = COPIED[how](bound)
+        assert other.__name__ == "network"
+        assert inspect.signature(other) == inspect.signature(bound)
+        np.testing.assert_array_equal(other(X), bound(X))
+    before = bound(X)
+    other.update(layers(seed=5))
+    assert_close(bound(X), before)
+    assert np.abs(other(X) - before).max() > 0.1
+    shares = how == "copy"
+    assert (bound._leaves[0].content is COPIED[how](bound)._leaves[0].content) == shares
+
+
+def test_a_copy_has_what_its_function_was_updated_with() -> None:
+    bound = stagejit.bind(network, layers())
+    bound(X)
+    other = layers(seed=5)
+    bound.update(other)
+    assert_close(copy.deepcopy(bound)(X), network(other, X))
+
+
+def test_what_is_gone_cannot_be_copied() -> None:
+    bound = stagejit.bind(lambda p, x: x @ (p * 2), jnp.asarray(array(64, 64)))
+    bound(jnp.ones((2, 64)))
+    gc.collect()
+    with pytest.raises(GoneError, match="keep the arrays that you bind"):
+        copy.deepcopy(bound)
+
+
+def test_what_is_no_function_is_refused_at_its_line() -> None:
+    with pytest.raises(OptionsError, match="got 3 as a function") as caught:
+        stagejit.bind(3, layers())  # type: ignore[arg-type]
+    assert caught.value.loc.file == __file__
+    assert "Next: give the function first" in str(caught.value)
+    assert "stagejit.bind(3, layers())" in str(caught.value)
+
+
+@pytest.mark.parametrize("jit", [jax.jit, stagejit.jit])
+def test_donating_what_programs_read_makes_a_copy(jit: Any) -> None:
+    """As for any array to which there is another reference."""
+    for is_bound in (False, True):
+        w, x = jnp.asarray(array(64, 64)) + 0, jnp.ones((64, 64))
+        bound = stagejit.bind(lambda p, x: jnp.tanh(x) + p, w)
+        if is_bound:
+            wanted = bound(x).block_until_ready()
+        address = w.unsafe_buffer_pointer()
+        twice = jit(lambda w: w * 2 + 1, donate_argnums=0)(w).block_until_ready()
+        assert (twice.unsafe_buffer_pointer() == address) is not is_bound
+    assert_close(bound(x), wanted)

@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable
 from typing import TypeVar
 
-from stagejit.errors import ExtensionError, FallbackWarning, NoDriverError
+from stagejit.errors import USERS_FAULTS, FallbackWarning
 from stagejit.runtime.staged import Request
 from stagejit.users_line import warn
 
@@ -31,7 +31,7 @@ def guarded(request: Request, step: Callable[[], T], instead: Callable[[], T]) -
     """
     try:
         return step()
-    except (MemoryError, NoDriverError, ExtensionError):
+    except (MemoryError, *USERS_FAULTS):
         raise
     except Exception as error:
         if is_strict() or not request.options.delegate:

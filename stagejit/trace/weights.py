@@ -21,7 +21,7 @@ import jax
 from jax.extend.core import Primitive
 
 from stagejit.compat import remembered_weakly, type_of
-from stagejit.errors import StagejitError
+from stagejit.errors import GoneError
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.ops.control import bodies_of, read_from_outside
 from stagejit.locks import new_lock
@@ -89,7 +89,7 @@ class Weight:
 
     @property
     def array(self) -> Any:
-        """A `jax.Array`. Raises StagejitError where nobody has kept it."""
+        """A `jax.Array`. Raises GoneError where nobody has kept it."""
         array = self._held if self._held is not None else self.content.array()
         if array is None or array.is_deleted():
             of_tables = (table.restored(self) for table in tables_of([self]))
@@ -98,8 +98,8 @@ class Weight:
                 raise self._gone()
         return array
 
-    def _gone(self) -> StagejitError:
-        return StagejitError(
+    def _gone(self) -> GoneError:
+        return GoneError(
             f"the weight {self.name} is needed for a program that was not compiled before, and is "
             "gone: programs keep what is made of it",
             next_step="keep the arrays that you bind, or call update() with them first",

@@ -11,7 +11,12 @@ import numpy as np
 import pytest
 
 import stagejit
-from stagejit.errors import FallbackWarning, InternalError, UnsupportedOpError
+from stagejit.errors import (
+    USERS_FAULTS,
+    FallbackWarning,
+    InternalError,
+    UnsupportedOpError,
+)
 from stagejit.options import Options
 from stagejit.pipeline import STEPS, Compilation
 from stagejit.runtime import embedding, emission
@@ -90,6 +95,17 @@ def test_these_pass(error: BaseException, broken: Any) -> None:
     broken(error)
     with pytest.raises(type(error)):
         stagejit.jit(lambda x: x * 3)(X)
+
+
+@pytest.mark.usefixtures("lenient")
+@pytest.mark.parametrize("kind", USERS_FAULTS)
+def test_what_the_user_has_to_mend_is_an_error_without_a_warning(kind: Any, broken: Any) -> None:
+    broken(kind("not so", next_step="mend it"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _ in range(2):
+            with pytest.raises(kind, match="not so"):
+                stagejit.jit(lambda x: x * 3)(X)
 
 
 @pytest.mark.usefixtures("lenient")
