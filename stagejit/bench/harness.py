@@ -17,7 +17,8 @@ from stagejit.bench.compile_time import CompileTimes
 from stagejit.bench.contenders import Contender, Footprint, bound_to, on_device, waiting_call
 from stagejit.bench.cost import Cost, cost_of
 from stagejit.bench.programs import Arguments, Workload
-from stagejit.bench.timing import Timing, interleave
+from stagejit.bench.reading import reader_of
+from stagejit.bench.timing import Call, Timing, interleave
 from stagejit.runtime.peaks import Peaks
 
 
@@ -36,6 +37,8 @@ class Row:
     """A workload's measurements; the first entry is stagejit's.
 
     floor: seconds below which the machine cannot go (0 where the peaks were not measured).
+    reading: of reading `cost.nbytes` from memory, among the calls; None where weights are no part
+        of them, or a cache holds them.
     failure: the exception that ended the row, "" where it went through.
     """
 
@@ -46,6 +49,7 @@ class Row:
     entries: tuple[Entry, ...] = ()
     compile_times: CompileTimes = field(default_factory=CompileTimes)
     failure: str = ""
+    reading: Timing | None = None
 
     @property
     def right(self) -> bool:
@@ -75,6 +79,13 @@ class Row:
         """100 means as fast as the machine allows."""
         return 100 * self.floor / self.ours.timing.median
 
+    @property
+    def percent_of_reading(self) -> float | None:
+        """100 means as fast as all cores read so many bytes from memory."""
+        if self.reading is None:
+            return None
+        return 100 * self.reading.median / self.ours.timing.median
+
 
 def measure(
     workload: Workload, contenders: Sequence[Contender], seconds: float, peaks: Peaks | None = None
@@ -99,17 +110,19 @@ def _measured(
     contenders = [ours(workload, args, contenders[0]), *contenders[1:]]
     calls = [waiting_call(c.compile(function, donated), args, donated) for c in contenders]
     errors = [error_against(reference, call()) for call in calls]
-    timings = interleave(calls, seconds * len(calls))
-    entries = tuple(
-        Entry(contender.name, timing, error, contender.footprint(function, args, donated))
-        for contender, timing, error in zip(contenders, timings, errors, strict=True)
-    )
-    read = entries[0].footprint.weight_nbytes
+    footprints = [c.footprint(function, args, donated) for c in contenders]
+    read = footprints[0].weight_nbytes
     if read is not None:
         given = sum(leaf.nbytes for leaf in jax.tree_util.tree_leaves(args[0]))
         cost = replace(cost, nbytes=cost.nbytes - given + read)
+    reader = None if read is None else reader_of(cost.nbytes)
+    timed: list[Call] = [*calls, *([] if reader is None else [reader])]
+    timings = interleave(timed, seconds * len(timed))
+    reading = None if reader is None else timings.pop()
+    each = zip(contenders, timings, errors, footprints, strict=True)
+    entries = tuple(Entry(c.name, timing, error, held) for c, timing, error, held in each)
     floor = peaks.floor_seconds(cost.flops, cost.nbytes) if peaks else 0.0
-    return Row(workload.name, workload.tolerance, cost, floor, entries)
+    return Row(workload.name, workload.tolerance, cost, floor, entries, reading=reading)
 
 
 def ours(workload: Workload, args: Arguments, otherwise: Contender) -> Contender:

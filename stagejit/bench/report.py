@@ -37,17 +37,24 @@ def speed_table(rows: Sequence[Row], opponents: Sequence[str]) -> Table:
         table.add_column("spread\n%", justify="right")
     for name in opponents:
         table.add_column(f"ratio\nto {name}", justify="right", style="bold")
-    for header in ("GFLOP/s", "GB/s", "% of\nfloor", "error"):
+    reads = any(row.reading is not None for row in rows)
+    for header in (
+        "GFLOP/s",
+        "GB/s",
+        "% of\nfloor",
+        *(["% of\nreading"] if reads else []),
+        "error",
+    ):
         table.add_column(header, justify="right")
     for row in rows:
         if row.failure:
             table.add_row(row.name, *["-"] * (len(table.columns) - 2), "failed", style="red")
         else:
-            table.add_row(row.name, *_speed_cells(row), style="" if row.right else "red")
+            table.add_row(row.name, *_speed_cells(row, reads), style="" if row.right else "red")
     return table
 
 
-def _speed_cells(row: Row) -> list[str]:
+def _speed_cells(row: Row, reads: bool) -> list[str]:
     cells = []
     for entry in row.entries:
         cells += [_milliseconds(entry.timing.median), f"{100 * entry.timing.spread:.0f}"]
@@ -55,6 +62,9 @@ def _speed_cells(row: Row) -> list[str]:
     cells.append(f"{row.gflops:.1f}" if row.cost.flops else "")
     cells.append(f"{row.gbytes:.1f}")
     cells.append(f"{row.percent_of_floor:.0f}" if row.floor else "")
+    if reads:
+        percent = row.percent_of_reading
+        cells.append("" if percent is None else f"{percent:.0f}")
     return [*cells, f"{row.ours.error:.0e}"]
 
 
@@ -98,6 +108,7 @@ def _row_json(row: Row) -> dict[str, Any]:
     found = asdict(row) | {"right": row.right}
     if not row.failure:
         found["ratios"] = {entry.name: row.ratio(entry) for entry in row.entries[1:]}
+        found["percent_of_reading"] = row.percent_of_reading
     return found
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import json
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -30,6 +31,7 @@ from stagejit.bench.contenders import (
 from stagejit.bench.cost import Cost
 from stagejit.bench.harness import Entry, Row
 from stagejit.bench.programs import Arguments, BenchError, Function, Workload
+from stagejit.bench.reading import Reader, reader_of
 from stagejit.bench.timing import Timing
 from stagejit.runtime.peaks import Peaks
 
@@ -121,6 +123,42 @@ def test_derived_figures() -> None:
     assert row.gflops == pytest.approx(20.0)
     assert row.gbytes == pytest.approx(10.0)
     assert row.percent_of_floor == pytest.approx(50.0)
+
+
+def test_reads_are_timed_where_weights_come_from_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+
+    def reader(nbytes: int) -> Any:
+        asked.append(nbytes)
+        return lambda: None
+
+    monkeypatch.setattr(harness, "reader_of", reader)
+    w, x = np.ones((64, 128), np.float32), np.ones((1, 64), np.float32)
+    bound = Workload("bound", lambda w, x: x @ w, lambda: (w, x), weights="f32")
+    plain = Workload("plain", lambda w, x: x @ w, lambda: (w, x))
+    row, other = (harness.measure(each, [STAGEJIT, JAX], seconds=0.0) for each in (bound, plain))
+    assert not row.failure
+    assert asked == [w.nbytes + x.nbytes + 128 * 4] == [row.cost.nbytes]
+    assert row.reading is not None
+    assert other.reading is None
+    assert other.percent_of_reading is None
+    table = rendered(report.speed_table([row, other], ["jax"]))
+    assert "reading" in table
+    assert "reading" not in rendered(report.speed_table([other], ["jax"]))
+
+
+def test_percent_of_reading() -> None:
+    row = replace(measured_row(), reading=Timing(0.9e-4, 0.0, 0.9e-4, 10))
+    assert row.percent_of_reading == pytest.approx(90.0)
+    assert report.as_json([row], MACHINE)["rows"][0]["percent_of_reading"] == pytest.approx(90.0)
+
+
+def test_a_reader_reads_all_bytes_in_one_call() -> None:
+    made = Reader(1 << 20)
+    made._memory.view(np.uint32)[:] = np.float32(1).view(np.uint32)
+    made()
+    assert made._sinks.sum() == made.nbytes // 4
+    assert reader_of(1 << 20) is None  # from a cache
 
 
 def rendered(table: Any) -> str:
