@@ -34,6 +34,15 @@ def lowered(target: str = "native") -> Lowered:
     return made
 
 
+@cache
+def profiled() -> stagejit.Profile:
+    jitted = stagejit.jit(network)
+    ws = [np.ones((16, 16), np.float32)] * 8
+    with stagejit.profile() as profile:
+        jax.block_until_ready(jitted(np.ones((16, 16), np.float32), ws, np.float32(1)))
+    return profile
+
+
 def document(fragment: str) -> str:
     """A fragment as a notebook would show it."""
     return f'<!DOCTYPE html><html><head><meta charset="utf-8"></head><body>{fragment}</body></html>'
@@ -45,6 +54,8 @@ PAGES: dict[str, Callable[[], str]] = {
     "timeline of a GPU": lambda: lowered("cuda-emulated").picture("timeline").html,
     "explain": lambda: lowered().explanation.as_html(),
     "explanation": lambda: document(lowered().explanation._repr_html_()),
+    "profile": lambda: profiled().as_html(),
+    "measured": lambda: document(profiled()._repr_html_()),
     "lowered": lambda: document(lowered()._repr_html_()),
     "graph": lambda: document(lowered().graph._repr_html_()),
     "plan": lambda: document(lowered().plan._repr_html_()),
@@ -96,6 +107,7 @@ TEXTS_OUTSIDE = """
         if (!shape) continue;
         const box = shape.getBBox();
         for (const text of item.querySelectorAll(":scope > text")) {
+            if (!text.textContent) continue;
             const inner = text.getBBox();
             const fits = inner.x >= box.x && inner.x + inner.width <= box.x + box.width + 1
                 && inner.y >= box.y - 2 && inner.y + inner.height <= box.y + box.height + 2;
