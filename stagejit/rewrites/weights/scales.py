@@ -84,6 +84,8 @@ def _with_weights(graph: Graph, op: Op, product: Op, factor: Value) -> Outcome:
         return declined(f"weights of {weights.type.dtype} would be rounded once more")
     if is_widened(weights):
         return declined("the weights have fewer bytes in memory")
+    if _is_read_otherwise(graph, product, weights, source):
+        return declined("the weights are read without the factor, too: there would be two copies")
     own = [weight_axis(product, at, axis) for axis in axes]
     if None in own:
         return declined("the factor is not one for each output channel")
@@ -94,6 +96,55 @@ def _with_weights(graph: Graph, op: Op, product: Op, factor: Value) -> Outcome:
     operands = list(product.operands)
     operands[at] = _applied(graph, op, weights, wide)
     return build(graph, product.kind, operands, product.loc, **product.attrs)
+
+
+def _is_read_otherwise(graph: Graph, product: Op, weights: Value, factor: Value) -> bool:
+    """Whether a call reads what the weights are a view of, and not for such a multiple. What is
+    computed of it alone is made before any call."""
+    base = weights
+    while base.op.definition.is_view:
+        base = base.op.operands[0]
+    pending = [base]
+    while pending:
+        for user in graph.users(pending.pop()):
+            if user.definition.is_view:
+                pending.append(user.result)
+            elif user.definition.is_product and user is not product:
+                if not _is_scaled(graph, user, factor):
+                    return True
+            elif user is not product and not _is_made(graph, user):
+                return True
+    return False
+
+
+def _is_made(graph: Graph, op: Op) -> bool:
+    return bool(op.results) and all(weights_behind(graph, x) is not None for x in op.results)
+
+
+def _is_scaled(graph: Graph, product: Op, factor: Value) -> bool:
+    """Whether all that is read of another product is its multiple, too."""
+    value = product.result
+    while True:
+        users = graph.users(value)
+        if len(users) != 1 or len(users[0].operands) != 2:
+            return False
+        (user,) = users
+        other = user.operands[user.operands[0] is value]
+        if function_of(user) in ("mul", "div"):
+            return other.op.definition.repeats and _repeats(other, factor)
+        if function_of(user) not in _ADDS or weights_behind(graph, other) is None:
+            return False
+        value = user.result
+
+
+def _repeats(value: Value, source: Value) -> bool:
+    """Whether both come from one value, axes of one element aside."""
+    first, second = value.op.operands[0], source
+    while first.op.definition.keeps_order:
+        first = first.op.operands[0]
+    while second.op.definition.keeps_order:
+        second = second.op.operands[0]
+    return first is second
 
 
 def _repeated(graph: Graph, value: Value) -> tuple[Value, tuple[int, ...]]:

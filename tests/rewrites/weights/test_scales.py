@@ -55,6 +55,17 @@ def test_what_is_added_before_is_multiplied_too() -> None:
             "the product is read elsewhere, too",
         ),
         (
+            product("%3: f32[4,16] = map mul %0, %1\n"
+                    "%4: f32[1,16] = extract_slice %w at (0, 0)\nreturn %3, %4"),
+            "the weights are read without the factor, too: there would be two copies",
+        ),
+        (
+            product("%3: f32[4,16] = map mul %0, %1\n"
+                    "%4: f32[4,8] = contract %3, %w batch=((), ()) contracting=((1), (1))\n"
+                    "return %4"),
+            "the weights are read without the factor, too: there would be two copies",
+        ),
+        (
             product(TIMES, s="f32[4] bound", axes="(0)"),
             "the factor is not one for each output channel",
         ),
@@ -133,3 +144,27 @@ def test_batch_norm_after_a_convolution_costs_an_addition(
     unfolded = stagejit.bind(network, params, options=off)
     np.testing.assert_allclose(unfolded(x), bound(x), rtol=1e-4, atol=1e-4)
     assert "mul" in unfolded.plan(x).dispatches[-1].ops
+
+
+@pytest.mark.parametrize(
+    "others",
+    [
+        lambda w, x: (),
+        lambda w, x: w[0],
+        lambda w, x: x @ w,
+        lambda w, x: (x @ w) * w.sum(0) + 1,
+        lambda w, x: jax.grad(lambda x: ((x @ w) * w.sum(0)).sum())(x),
+        lambda w, x: w,
+    ],
+)
+def test_a_factor_of_the_weights_own_is_made_once_and_no_copy_of_them(others: Any) -> None:
+    def f(w: Any, x: Any) -> Any:
+        return (x @ w) * w.sum(0), others(w, x)
+
+    w, x = array(64, 48), array(5, 64, seed=1)
+    bound = stagejit.bind(f, w, options=stagejit.Options(verify=True))
+    for found, wanted in zip(jax.tree.leaves(bound(x)), jax.tree.leaves(f(w, x)), strict=True):
+        np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-3)
+    decisions = bound.plan(x).decisions
+    assert [d.reason for d in decisions if d.rewrite == "evaluate-weights" and not d.applied] == []
+    assert bound.memory_analysis()["kept_nbytes"] <= 1.2 * w.nbytes
