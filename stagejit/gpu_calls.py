@@ -27,6 +27,7 @@ for an argument waits for the call on that one, as memory of theirs may be used 
 from __future__ import annotations
 
 import functools
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -256,7 +257,9 @@ class GpuFunction:
             _require_as_it_is(told[at], aval)
         donated = tuple(info.donated for info in jax.tree.leaves(traced.args_info))
         request = Request(traced.fun_name, traced.jaxpr, self._options, donated)
+        start = time.perf_counter()
         compilation = Compilation.of(request).run_until("load")
+        traced.remember(time.perf_counter() - start)
         outs, out_tree = jax.tree.flatten(traced.out_avals)
         results = tuple((tuple(aval.shape), np.dtype(aval.dtype)) for aval in outs)
         written = compilation.executable.program.overwritten

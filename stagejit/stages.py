@@ -22,7 +22,7 @@ from stagejit.graph.ir import Graph
 from stagejit.importing import importing
 from stagejit.inspect.explain import Explanation
 from stagejit.pipeline import Compilation
-from stagejit.runtime.compilations import signature_of_call
+from stagejit.runtime.compilations import record_call, signature_of_call
 from stagejit.runtime.embedding import plan_request
 from stagejit.runtime.history import (
     Compiled as Remembered,
@@ -190,6 +190,12 @@ class Traced(_Shown, jax.stages.Traced):
         """What the function was compiled for so far, and how this call relates to it."""
         _, history, signature = self._plan()
         return past_of(history, signature)
+
+    def remember(self, seconds: float) -> None:
+        """It was compiled by us, past JAX: the function remembers it, as what JAX compiles."""
+        _, history, signature = self._plan()
+        if signature is not None:
+            record_call(history, signature, self.compilation.request, seconds)
 
     def _plan(self) -> tuple[Compilation, list[Remembered], Signature | None]:
         if self._planned is None:

@@ -63,6 +63,19 @@ def test_arrays_on_the_device_stay_there(device: EmulatedDriver) -> None:
     assert len(device._pieces) == pieces + 1
 
 
+def test_a_function_remembers_what_it_was_compiled_for_on_the_device(
+    device: EmulatedDriver,
+) -> None:
+    f = stagejit.jit(lambda a: a + 1, backend="cuda-emulated")
+    f(OnDevice(device, X))
+    f(OnDevice(device, X[:5]))
+    past = f.explain(X).past
+    assert past.is_known
+    assert [entry.causes for entry in past.compiled] == [
+        (), ("a changed from f32[37,53] to f32[5,53]",),
+    ]  # fmt: skip
+
+
 def test_any_alignment_is_taken(device: EmulatedDriver) -> None:
     f = stagejit.jit(lambda a: a + 1, backend="cuda-emulated")
     np.testing.assert_array_equal(f(OnDevice(device, X, offset=4)), X + 1)

@@ -8,11 +8,12 @@ Invariant: what lies in tiles already is none; a target without tiles has none.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from stagejit.dispatch.encodings import Resolver
 from stagejit.dispatch.regions import Region, with_inner
 from stagejit.graph.ir import Value
+from stagejit.loc import UNKNOWN, Loc
 from stagejit.rewrites.encodings.products import encodings_of, refuse
 from stagejit.types import TensorType
 
@@ -22,7 +23,7 @@ class Pack:
     """An operand that is put into tiles in each call: by the kernel of the product, block by block
     as it multiplies, where its own tiles want it so (see its choices), or by a dispatch before.
 
-    operand: 0 or 1, of the product; nbytes: that it has.
+    operand: 0 or 1, of the product; nbytes: that it has. loc: the line of the product.
     """
 
     dispatch: str
@@ -30,6 +31,7 @@ class Pack:
     encoding: str
     layout: str
     nbytes: int
+    loc: Loc = field(default=UNKNOWN, compare=False)
 
 
 def packs_of(regions: Iterable[Region], resolver: Resolver) -> Iterator[Pack]:
@@ -44,7 +46,8 @@ def packs_of(regions: Iterable[Region], resolver: Resolver) -> Iterator[Pack]:
             layout = None if encoding is None else resolver(encoding, plain)
             if layout is None or layout.keeps_order(value.shape) or _lies_in_tiles(region, value):
                 continue
-            yield Pack(region.name, number, str(encoding), str(layout), plain.nbytes)
+            nbytes = plain.nbytes
+            yield Pack(region.name, number, str(encoding), str(layout), nbytes, region.loc)
 
 
 def _lies_in_tiles(region: Region, value: Value) -> bool:

@@ -25,6 +25,17 @@ def remember(
     """seconds: that compiling took; reason: why it was left to XLA."""
     signature = signature_of_call(call, request, is_inside=is_inside)
     entries: list[Compiled] = [] if call.mark is None else call.mark.history
+    record_call(entries, signature, request, seconds, reason)
+
+
+def record_call(
+    entries: list[Compiled],
+    signature: Signature,
+    request: Request,
+    seconds: float,
+    reason: str = "",
+) -> None:
+    """Add a compilation to the history `entries`, and tell of it."""
     made = history.record(entries, signature, reason, seconds, _line())
     if request.options.log_compiles:
         _log.warning("%s", message(request.name, made))

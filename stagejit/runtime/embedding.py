@@ -60,6 +60,7 @@ class _Entry:
     lock: threading.RLock = field(default_factory=new_rlock)
     is_made: bool = False
     staged: Staged | None = None
+    fault: str = ""
 
 
 _installed: Compiler | None = None
@@ -101,13 +102,27 @@ def stage(request: Request) -> Staged | None:
     key = _key_of(request)
     with _lock:
         entry = _staged.setdefault(request.jaxpr, {}).setdefault(key, _Entry())
+
+    def compiled() -> Staged:
+        try:
+            return compiler(request)
+        except Exception as error:
+            entry.fault = fallback.in_words(error)
+            raise
+
     with entry.lock:
         if not entry.is_made:
             entry.staged = suspended(  # what is evaluated while compiling is not compiled by us
-                lambda: fallback.guarded(request, lambda: compiler(request), lambda: None)
+                lambda: fallback.guarded(request, compiled, lambda: None)
             )
             entry.is_made = True
         return entry.staged
+
+
+def _why_it_failed(request: Request) -> str:
+    """What is said of a program of which `stage` made nothing."""
+    entry = _staged.get(request.jaxpr, {}).get(_key_of(request))
+    return f"compiling it failed: {entry.fault if entry is not None else 'see its warning'}"
 
 
 def is_staged(request: Request) -> bool:
@@ -206,7 +221,7 @@ def _lower_program(program: seams.Program, options: Options) -> Any:
         raise Planned(replace(request, jaxpr=whole), reason, program.call)
     started, known = time.perf_counter(), is_staged(request)
     if not reason and stage(request) is None:
-        reason = "compiling it failed, see its FallbackWarning"
+        reason = _why_it_failed(request)
         _failed.setdefault(program.traced, {})[options] = reason
     if program.call is not None and not known:
         _remember(program.call, request, reason, time.perf_counter() - started)
@@ -319,7 +334,7 @@ def _lower_jit(original: Any, ctx: Any, *args: Any, **params: Any) -> Any:
     mark = mark_of(params)
     if mark is not None and not known and request.name != BODY:
         call = seams.Call(request.jaxpr, mark, request.donated, (), ())
-        reason = "" if staged is not None else "compiling it failed, see its FallbackWarning"
+        reason = "" if staged is not None else _why_it_failed(request)
         _remember(call, request, reason, time.perf_counter() - started, is_inside=True)
     if staged is None:
         return instead()

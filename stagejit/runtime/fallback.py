@@ -42,14 +42,18 @@ def guarded(request: Request, step: Callable[[], T], instead: Callable[[], T]) -
     return result
 
 
-def _warn(request: Request, error: Exception) -> None:
+def in_words(error: Exception) -> str:
+    """What went wrong, and where, on one line."""
     what = str(error).splitlines()[0] if str(error) else "no message"
     where = "; ".join(getattr(error, "__notes__", ()))
+    return f"{type(error).__name__}: {what}{f' ({where})' if where else ''}"
+
+
+def _warn(request: Request, error: Exception) -> None:
     warn(
-        f"stagejit could not compile {request.name!r}: {type(error).__name__}: {what}"
-        f"{f' ({where})' if where else ''}. The function runs through XLA instead, with the same "
-        "results. Next: please report this with the function; STAGEJIT_STRICT=1 in the "
-        "environment makes it an error with its traceback, and `warnings.simplefilter('ignore', "
-        "stagejit.FallbackWarning)` silences it.",
+        f"stagejit could not compile {request.name!r}: {in_words(error)}. The function runs "
+        "through XLA instead, with the same results. Next: please report this with the function; "
+        "STAGEJIT_STRICT=1 in the environment makes it an error with its traceback, and "
+        "`warnings.simplefilter('ignore', stagejit.FallbackWarning)` silences it.",
         FallbackWarning,
     )

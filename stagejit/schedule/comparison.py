@@ -7,11 +7,11 @@ turns, and once where only a call knows how often.
 
 from __future__ import annotations
 
-import html
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields
 
 from stagejit.machine import CALL_SECONDS, Machine
+from stagejit.showing import html_of
 
 _WORDS = {
     "dispatches": "dispatches",
@@ -148,12 +148,7 @@ class Comparison:
         return {"first": self.first.as_json(), "second": self.second.as_json()}
 
     def _repr_html_(self) -> str:
-        head = "".join(f"<th>{html.escape(name)}</th>" for name in ("", *self.names, "difference"))
-        body = "".join(
-            "<tr>" + "".join(f"<td>{html.escape(text)}</td>" for text in row.texts()) + "</tr>"
-            for row in self.rows
-        )
-        return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+        return html_of(self)
 
 
 def _padded(table: list[tuple[str, ...]], widths: list[int]) -> Iterator[list[str]]:

@@ -23,7 +23,7 @@ from stagejit.inspect.explain.notes import (
     Packed,
     Placement,
 )
-from stagejit.loc import UNKNOWN, Loc
+from stagejit.loc import Loc
 from stagejit.machine import Machine
 from stagejit.runtime import launching
 from stagejit.schedule.plan import Dispatch, Plan
@@ -142,20 +142,19 @@ def _left(at: _At) -> Left:
 
 
 def _packs(plan: Plan, places: Sequence[_At]) -> Iterator[Packed]:
-    """Packs know their dispatch by its name alone, which those of several bodies may share: the
-    packs of one name are of the steps of that name, in order."""
-    waiting: dict[str, list[_At]] = {}
-    for at in places:
-        if at.step.region.definition.is_product:
-            waiting.setdefault(at.step.dispatch.name, []).append(at)
-    seen: dict[tuple[str, int], int] = {}
+    """Packs know their dispatch by its name in its own body, and by its line."""
+    products = [at for at in places if at.step.region.definition.is_product]
+    waiting: dict[tuple[str, Loc], list[str]] = {}
+    for at in products:
+        key = at.step.dispatch.name, at.step.region.loc
+        waiting.setdefault(key, []).append(at.name)
+    seen: dict[tuple[str, Loc, int], int] = {}
     for pack in plan.packs:
-        number = seen.get((pack.dispatch, pack.operand), 0)
-        seen[pack.dispatch, pack.operand] = number + 1
-        steps = waiting.get(pack.dispatch, [])
-        found = steps[min(number, len(steps) - 1)] if steps else None
-        name, loc = (found.name, found.step.region.loc) if found else (pack.dispatch, UNKNOWN)
-        yield Packed(name, pack.operand, pack.layout, pack.nbytes, loc)
+        names = waiting.get((pack.dispatch, pack.loc), [pack.dispatch])
+        number = seen.get((pack.dispatch, pack.loc, pack.operand), 0)
+        seen[pack.dispatch, pack.loc, pack.operand] = number + 1
+        name = names[min(number, len(names) - 1)]
+        yield Packed(name, pack.operand, pack.layout, pack.nbytes, pack.loc)
 
 
 def _threads(

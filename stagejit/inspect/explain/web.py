@@ -28,6 +28,7 @@ from stagejit.inspect.explain.wording import work_of
 from stagejit.inspect.page import Markup, Section, element, fragment, item, joined, page, table
 
 _MOST_OPEN = 12  # blocks; of more, each is folded to begin with
+_MOST_SOURCE = 72  # characters of a line's text in its title
 
 
 def page_of(facts: Facts) -> str:
@@ -48,8 +49,8 @@ def _headline(facts: Facts) -> Markup:
 
 def _sections(facts: Facts) -> Iterator[Section | Markup]:
     if facts.what_if:
-        rows = what_if.rows_of(facts.what_if)
-        body = table(what_if.HEAD, rows, numbers=set(range(1, len(what_if.HEAD))))
+        head, *rows = what_if.rows_of(facts.what_if)
+        body = table(head, rows, numbers=set(range(1, len(head))))
         yield Section("what rewrites are worth", body, "more (+) or less (-) without them")
     yield from _parts(facts)
     past = facts.past
@@ -78,7 +79,10 @@ def _parts(facts: Facts) -> Iterator[Section | Markup]:
 def _title(block: Block) -> Markup:
     where = block.loc.short or block.title
     hint = element("span", where, title=str(block.loc) if block.loc else None)
-    return joined([hint, " ", element("code", block.source)]) if block.source else hint
+    source = block.source
+    if len(source) > _MOST_SOURCE:
+        source = f"{source[:_MOST_SOURCE]} ..."
+    return joined([hint, " ", element("code", source)]) if source else hint
 
 
 def _badges(block: Block) -> Markup:
@@ -90,6 +94,9 @@ def _badges(block: Block) -> Markup:
     launched = [note for note in notes if isinstance(note, Launched)]
     if launched:
         said.append(counted(len(launched), "dispatch"))
+    seconds = sum((note.seconds or 0.0) * (note.times or 1) for note in launched)
+    if seconds:
+        said.append(element("span", f"{seconds_text(seconds)} by the model"))
     copied = sum(note.written_nbytes * (note.times or 1) for note in launched if note.is_copy)
     if copied:
         said.append(element("span", f"{nbytes_text(copied)} copied", classes="sj-bad"))
@@ -113,6 +120,8 @@ def _separated(said: Iterable[object]) -> Iterator[object]:
 
 def _body(block: Block) -> Markup:
     parts: list[Markup] = []
+    if len(block.source) > _MOST_SOURCE:
+        parts.append(element("pre", block.source))
     if block.like:
         lines = ", ".join(str(each.loc.line) for each in block.like)
         parts.append(element("p", f"The same is said of lines {lines}.", classes="sj-soft"))

@@ -35,21 +35,22 @@ class Worth:
         return Comparison(("with", "without"), self.with_them, self.without_them)
 
 
-HEAD = ("without", "dispatches", "copies", "moves", "transients", "barriers", "model", "measured")
+_HEAD = ("without", "dispatches", "copies", "moves", "transients", "barriers", "model", "measured")
 
 
 def rows_of(worths: Sequence[Worth]) -> list[tuple[str, ...]]:
-    """A row for each: what there would be more (+) or less (-) without it."""
-    return [_row(worth) for worth in worths]
+    """The head, then a row for each: what there would be more (+) or less (-) without it."""
+    table = [_HEAD, *map(_row, worths)]
+    if all(worth.measured is None for worth in worths):
+        return [row[:-1] for row in table]
+    return table
 
 
 def lines_of(worths: Sequence[Worth]) -> list[str]:
     """A table."""
     if not worths:
         return []
-    table = [HEAD, *rows_of(worths)]
-    if all(worth.measured is None for worth in worths):
-        table = [row[:-1] for row in table]
+    table = rows_of(worths)
     widths = [max(len(row[at]) for row in table) for at in range(len(table[0]))]
     lines = ["what rewrites are worth: more (+) or less (-) without them"]
     for first, *others in table:

@@ -22,6 +22,7 @@ from stagejit.inspect.pictures.rewrites import Recorder
 from stagejit.inspect.pictures.threads import Waves
 from stagejit.inspect.pictures.words import grouped
 from stagejit.runtime.cuda.programs.program import CudaProgram
+from stagejit.schedule.comparison import Comparison
 from stagejit.schedule.plan import Plan
 from stagejit.schedule.schedule import Schedule
 
@@ -71,11 +72,28 @@ def summary(plan: Plan) -> str:
     )
 
 
-def html_of(shown: Graph | Plan) -> str:
+def html_of(shown: Graph | Plan | Comparison) -> str:
     """What a notebook shows of it."""
     if isinstance(shown, Graph):
         return of_graph(shown)._repr_html_()
+    if isinstance(shown, Comparison):
+        return of_comparison(shown)
     return page.fragment(shown.name, _plan_sections(shown), note=summary(shown))
+
+
+def of_comparison(shown: Comparison) -> str:
+    """Two plans: what differs, then all else, folded."""
+    head, differing = ("", *shown.names, "difference"), set(shown.differing)
+    some, same = (
+        page.table(head, [row.texts() for row in shown.rows if (row in differing) == which],
+                   numbers={1, 2, 3})
+        for which in (True, False)
+    )  # fmt: skip
+    sections = [
+        Section("what differs", some, "" if differing else "nothing"),
+        Section("what is the same", same, is_open=False),
+    ]
+    return page.fragment(f"{shown.names[0]} and {shown.names[1]}", sections)
 
 
 def with_note(picture: Picture, left_to_xla: str) -> Picture:

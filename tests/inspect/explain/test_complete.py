@@ -12,6 +12,7 @@ import typing
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -228,6 +229,20 @@ def test_bodies_that_are_left_whole_are_not_opened() -> None:
     assert any(d.rewrite == "leave-bodies" and d.applied for d in explanation.decisions)
 
 
+def test_packs_in_loops_are_told_at_their_product() -> None:
+    def f(x: Any, w: Any) -> Any:
+        y = x @ w
+        return lax.fori_loop(0, 2, lambda _, c: jnp.tanh(c @ w), y)
+
+    big = jax.ShapeDtypeStruct((512, 512), np.float32)
+    explanation = stagejit.jit(f).explain(big, big)
+    products = {d.dispatch: d.loc for d in explanation.dispatches if d.kind == "contract"}
+    assert len(products) == 2
+    packs = {pack.dispatch: pack.loc for pack in explanation.packs}
+    assert packs == products
+    assert "packs operand 1 in each call: 1 MiB" in str(explanation)
+
+
 def test_native_loops_are_opened() -> None:
     explanation = stagejit.jit(loops_in_a_loop).explain(X)
     inner = [each for each in explanation.dispatches if each.dispatch.count("/") == 2]
@@ -287,5 +302,5 @@ def test_a_function_that_fell_back_says_so(monkeypatch: pytest.MonkeyPatch) -> N
     f = stagejit.jit(lambda x: jnp.sinh(x) * 3 + 1)
     with pytest.warns(stagejit.FallbackWarning):
         f(X)
-    assert "compiling it failed" in str(f.explain(X))
+    assert "compiling it failed: RuntimeError: a fault" in str(f.explain(X))
     assert f.explain(X).past.compiled[-1].left_to_xla.startswith("compiling it failed")

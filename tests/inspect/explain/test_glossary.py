@@ -26,7 +26,7 @@ from stagejit.runtime import embedding
 from stagejit.trace import delegation
 from tests.inspect.explain.sites import Site, sites, texts_in
 
-TO_JAX = [*texts_in(embedding._why_not_staged), "compiling it failed, see its FallbackWarning"]
+TO_JAX = [*texts_in(embedding._why_not_staged), *texts_in(embedding._why_it_failed)]
 
 # Expressions that hand a name on which another site, looked at here too, has given.
 DECISIONS_ON = {
