@@ -235,7 +235,7 @@ def test_long_sums_are_as_exact_as_short_ones(shape: tuple[int, ...], split: boo
     options = Options(verify=True, disable=() if split else ("split-reduce",))
     (found,) = run(lambda x: x.sum(axes), x, options=options)
     wanted = x.sum(axes, dtype=np.float64)
-    assert np.abs(found / wanted - 1).max() < 2e-7
+    assert np.abs(found / wanted - 1).max() < 5e-7
 
 
 # -------------------------------------------------------------------- what a reader sees
