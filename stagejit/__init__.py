@@ -14,6 +14,8 @@ Use `stagejit.jit` where you would use `jax.jit`:
 
 `stagejit.bind(f, params)` for a function of the other arguments, whose parameters stay the same,
 
+`stagejit.extending` for parts of the compiler of your own,
+
 and `stagejit.enable()`, or `with stagejit.enabled():`, to stage every function of `jax.jit`.
 """
 
@@ -85,6 +87,9 @@ drawn_by(_drawn)
 
 
 def __getattr__(name: str) -> Any:
+    if name == "extending":
+        with importing:
+            return importlib.import_module("stagejit.extending")
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     with importing:

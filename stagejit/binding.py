@@ -138,8 +138,8 @@ class Bound(Traceable):
         self._jitted.clear_cache()
 
     def update(self, params: Any) -> None:
-        """Other weights of the same shapes and types, for all calls that begin from now on, also
-        inside programs of others. Nothing is compiled; what is made of weights is made anew.
+        """params: other weights of the same shapes and types, for all calls that begin from now on,
+        also inside programs of others. Nothing is compiled; what is made of weights is made anew.
 
         Waits for all that has been called before. A call on another thread meanwhile computes with
         the old weights or the new ones, never with some of both. Raises OptionsError, and changes

@@ -57,7 +57,11 @@ def disable() -> None:
 
 @contextlib.contextmanager
 def enabled(*, options: Options | None = None) -> Iterator[None]:
-    """As `enable`, inside a `with` statement and on this thread alone."""
+    """As `enable`, inside a `with` statement and on this thread alone.
+
+    options: of the functions that it stages; by default those of `with Options(...)`. Raises
+        OptionsError for anything else.
+    """
     with _scope(Scope(everything=True, options=checked(options))):
         yield
 

@@ -56,8 +56,8 @@ class Extension:
             raise self.fault(f"{what}: {told}", _line_in(error.__traceback__, self.loc)) from error
 
     def fault(self, what: str, loc: Loc | None = None) -> ExtensionError:
-        """What to raise where the extension made something wrong. loc: the line that did; by
-        default that where the extension begins."""
+        """The error to raise where the extension made something wrong. what: is said of it. loc:
+        the line that did; by default that where the extension begins."""
         return ExtensionError(
             f"extension {self.name!r} {what}",
             loc=loc or self.loc,

@@ -200,8 +200,8 @@ class Options:
         return parts_of([each for each in self.extensions if self.enabled(each.name)], kind)
 
     def asked_parts(self, kind: str, fn: str, loc: str) -> int | None:
-        """The number of parts that `split` asks for: of a sum of this kind and function, at this
-        line; None where it does not say."""
+        """The number of parts that `split` asks for: of a sum of this kind and function `fn`, at
+        the line `loc` ("model.py:12"); None where it does not say."""
         pairs = dict(self.split)
         lines = [key for key in pairs if key not in _SPLIT_KEYS and f"/{loc}".endswith(f"/{key}")]
         found = (pairs.get(key) for key in (*lines, f"{kind} {fn}", kind))

@@ -80,8 +80,8 @@ class _Shown:
         what_if: Sequence[str] | bool = (),
         timed: Timed | None = None,
     ) -> Explanation:
-        """As `explanation`, with what rewrites are worth: see `f.explain`. timed: seconds of a call
-        under each of several options."""
+        """As `explanation`, with what rewrites are worth. disable, what_if: see `f.explain`. timed:
+        seconds of a call under each of several options."""
         names = (disable,) if isinstance(disable, str) else tuple(disable)
         asked = (what_if,) if isinstance(what_if, str) else what_if
         return explanation_of(
@@ -170,7 +170,7 @@ class Traced(_Shown, jax.stages.Traced):
 
     @classmethod
     def of(cls, traced: Any, info: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Self:
-        """JAX's object itself becomes one of ours, as its constructor differs by version. info:
+        """`traced`, JAX's object, becomes one of ours, as its constructor differs by version. info:
         what JAX knows of the jitted function; args, kwargs: of the call, of which static arguments
         are remembered as text."""
         traced.__class__ = cls
@@ -211,10 +211,12 @@ class Traced(_Shown, jax.stages.Traced):
         return self._planned
 
     def as_text(self) -> str:
+        """The text of the jaxpr."""
         return str(self.jaxpr)
 
     def lower(self, **jax_options: Any) -> Lowered:
-        """Lower to what XLA compiles, in which our kernels are calls."""
+        """Lower to what XLA compiles, in which our kernels are calls. jax_options: those of JAX's
+        `Traced.lower`."""
         with with_static(self._static):
             return Lowered.of(super().lower(**jax_options), self)
 
@@ -226,7 +228,8 @@ class _AfterTracing(_Shown):
 
     @classmethod
     def of(cls, made: Any, traced: Traced) -> Self:
-        """JAX's object itself becomes one of ours."""
+        """JAX's object itself becomes one of ours. made: that object; traced: what it was made
+        of."""
         made.__class__ = cls
         made._traced = traced
         result: Self = made
@@ -245,8 +248,11 @@ class Lowered(_AfterTracing, jax.stages.Lowered):
     """A `jax.stages.Lowered` that shows the kernels and their schedule."""
 
     def as_text(self, dialect: str | None = None, *, debug_info: bool = False) -> str:
-        """The text form of a stage of ours (jaxpr, graph, dispatches, plan, loops, host, and llvm
-        or asm, for a GPU cuda or ptx) or of JAX's ("stablehlo", the default, or "hlo").
+        """The text form of a stage.
+
+        dialect: one of ours (jaxpr, graph, dispatches, plan, loops, host, and llvm or asm, for a
+            GPU cuda or ptx) or of JAX's ("stablehlo", the default, or "hlo"). debug_info: whether
+            JAX's have locations.
 
         Ours are stable between processes; "graph", "dispatches" and "plan" parse back. Raises
         OptionsError for others.
@@ -260,7 +266,7 @@ class Lowered(_AfterTracing, jax.stages.Lowered):
         return _cost(super().cost_analysis(), self.plan)
 
     def compile(self, *args: Any, **jax_options: Any) -> Compiled:
-        """Machine code, ready to call. Takes what JAX's takes (`compiler_options`).
+        """Machine code, ready to call. args, jax_options: what JAX's takes (`compiler_options`).
 
         Raises UnsupportedOpError for symbolic sizes.
         """

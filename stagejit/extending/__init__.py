@@ -203,7 +203,8 @@ def dispatch_rewrite(name: str, *, before: str = "", after: str = "") -> Decorat
 def rewritten(text: str | Graph, *extensions: Extension) -> tuple[str, list[Decision]]:
     """The text of a graph after these rewrites alone, and their decisions.
 
-    text: of a graph of ops, or of dispatches, or the graph, which then is changed.
+    text: of a graph of ops, or of dispatches, or the graph, which then is changed. extensions:
+        of which the rewrites are run, and the op kinds known.
     Evaluates both with NumPy at random arguments. Raises ExtensionError where results differ by
     more than rounding, and for a graph that does not verify; ParseError, VerificationError for a
     text that is none.
@@ -321,6 +322,7 @@ def tile(name: str, *, rows: int, vectors: int, kinds: str = "contract conv") ->
     """Products on a CPU in register tiles of one size; blocks and packing follow from it.
 
     rows: of the result, in elements. vectors: of each row, in vector registers of the machine.
+    kinds: of dispatches, separated by spaces.
     Where such a tile does not fit, the package chooses, and the kernel's choices say so.
     Raises OptionsError for a name that is taken, or less than one row or vector.
     """

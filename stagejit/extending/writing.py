@@ -131,8 +131,8 @@ Tree = Callable[[Loops, Any, Sequence[Memory]], Parallel]
 def scalar(b: Builder, function: str, dtype: DType, *elements: Register) -> Register:
     """Code of a function of `map`, by its name there ("exp", "max"), for elements of an op.
 
-    dtype: of the elements, or of all lanes of vectors of them. Raises InternalError for a name that
-    there is not.
+    b: the builder that `code` is given. dtype: of the elements, or of all lanes of vectors of them.
+    Raises InternalError for a name that there is not.
     """
     return emit(b, function, dtype, elements)
 
@@ -167,12 +167,16 @@ def kernel(
 def items(loops: Sequence[tuple[Var, int]], body: Any, emitter: Emitter) -> Parallel:
     """`body` for each item, which the cores of a CPU, or the threads of a GPU, share.
 
-    loops: variables, outermost first, and how many elements of each one item takes.
+    loops: variables, outermost first, and how many elements of each one item takes. emitter: that
+        the tree is given.
     """
     return Parallel(tuple(loops), body, together=getattr(emitter, "threads", 1))
 
 
 def stored(loops: Loops, emitter: Emitter, memory: Sequence[Memory]) -> Do:
-    """A statement: evaluates and stores the element, or the vector, where the loops stand."""
+    """A statement: evaluates and stores the element, or the vector, where the loops stand.
+
+    loops, emitter, memory: those that the tree is given.
+    """
     stores = Stores(loops.region, emitter.elements, memory, loops.offsets, loops.streamed)
     return Do("store", lambda: stores.write(enumerate(loops.places)))

@@ -134,6 +134,7 @@ class OpDef:
     is_cumulative: an element is made of those of operand 0 before it along the attribute `axis`.
     boxed: the operand of which the attributes `offsets` and `strides` name a box. An offset may be
         None: the operands after that one are these offsets, read at run time.
+    is_view: it has a `pull`.
     rearranges: a view of which the inverse is known: it may follow a sum or a product.
     is_pointwise: a view, elementwise, free, a window or a gather: whoever needs an element may
         evaluate it.

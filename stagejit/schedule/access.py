@@ -27,6 +27,8 @@ class Buffer:
 
     shape: numbers, or sums of products of symbolic sizes, which count as numbers; a transient of
     such a shape has no slot before its size is a number.
+    name: in texts. shape: in elements; dtype: of each. kind: "argument", "result", "transient",
+    "constant", "weight" or the like. layout: where in memory its elements lie.
     index: number of the argument, weight (what `stagejit.bind` binds, and what is made of it once),
     result or constant. slot: byte offset in the arena of its run,
     for transients; None for those that pass between runs as XLA values. result: number of the
@@ -48,6 +50,7 @@ class Buffer:
 
     @property
     def nbytes(self) -> int:
+        """Bytes that it takes, those of padding in its layout too."""
         return self.dtype.itemsize * self.layout.room(self.shape)
 
     def __str__(self) -> str:
@@ -69,8 +72,8 @@ class Buffer:
 
 @dataclass(frozen=True)
 class Access:
-    """A box of a buffer, in elements of the buffer's shape. Offsets of the box are numbers, or sums
-    of the plan's `HostScalar`s, as in `s0 + 4`.
+    """A box of a buffer, which is named, in elements of the buffer's shape. Offsets of the box are
+    numbers, or sums of the plan's `HostScalar`s, as in `s0 + 4`.
 
     hull: half-open byte range around it. nbytes: bytes of its elements. exact: False where the box
     is a conservative hull of what is touched. may: True where it can be that nothing is touched at
@@ -86,6 +89,7 @@ class Access:
 
     @staticmethod
     def of(buffer: Buffer, box: Box, *, exact: bool = True, may: bool = False) -> Access:
+        """That of a box of a buffer; exact, may: as the fields."""
         start, stop = buffer.layout.hull(box, buffer.shape)
         size = buffer.dtype.itemsize
         hull = start * size, stop * size
@@ -93,14 +97,17 @@ class Access:
 
     @property
     def offsets(self) -> tuple[Int, ...]:
+        """First index of the box along each axis, in elements."""
         return self.box.offsets
 
     @property
     def sizes(self) -> tuple[int, ...]:
+        """Elements of the box along each axis."""
         return self.box.sizes
 
     @property
     def strides(self) -> tuple[int, ...]:
+        """Steps between elements of the box along each axis, in elements of the buffer."""
         return self.box.strides
 
     @property
@@ -109,12 +116,12 @@ class Access:
         return self.exact and not self.may
 
     def overlaps(self, other: Access) -> bool:
-        """Whether the two boxes have an element in common."""
+        """Whether this box and that of `other` have an element of one buffer in common."""
         return self.buffer == other.buffer and self.box.overlaps(other.box)
 
     def at(self, buffer: Buffer, values: Mapping[Symbol, int | None]) -> Access:
-        """The access with numbers for the symbols that are named; None stands for an index that is
-        out of bounds, at which nothing is touched."""
+        """The access with numbers for the symbols that `values` names; None stands for an index
+        that is out of bounds, at which nothing is touched. buffer: the one that is accessed."""
         box = self.box
         if any(values.get(symbol, 0) is None for symbol in box.symbols()):
             nothing = (0,) * len(buffer.shape)
@@ -249,8 +256,9 @@ class Barrier:
     """`dst` starts after `src` has settled `ranges` of `buffer`: is done with them, reading and
     writing. Nothing else has settled by it; see Note [What has settled] in `reduction.py`.
 
-    ranges: disjoint. Where `dst` does not touch the buffer, it touches memory that the buffer
-    shares with another one, or those after it wait for them.
+    src, dst: names of dispatches. ranges: disjoint boxes; nbytes: bytes of their elements. Where
+    `dst` does not touch the buffer, it touches memory that the buffer shares with another one, or
+    those after it wait for them.
     hazard: "FULL" where only `Options(full_barriers=True)` asks for it; then there are no ranges.
     "ORDER" where `jax.lax.optimization_barrier` does: `dst` does not touch the ranges, but comes
     after them.

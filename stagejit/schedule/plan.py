@@ -77,10 +77,13 @@ class Body:
 class Dispatch:
     """One launch: the ops it evaluates and the boxes it touches.
 
-    ops: what it evaluates, in order, as text. flops: arithmetic operations, a multiply-add counting
-    two. nbytes: bytes read plus bytes written. bodies: of a loop the body, then its condition if it
-    has one; of a branch all branches. parts: what each part of a split sum touches of `reads` and
-    `writes`; see `Plan.part`.
+    name: in texts after an `@`; its end counts the dispatches of a plan. kind: "map", "reduce",
+        "contract", "conv", "cumulative", "scatter", "sort", "copy", "fill", "delegate" (left to
+        XLA), "call" (of a library), "loop", "branch", or an op kind of an extension.
+    ops: what it evaluates, in order, as text. reads, writes: boxes of buffers.
+    flops: arithmetic operations, a multiply-add counting two. loc: the user's line of its main op.
+    bodies: of a loop the body, then its condition if it has one; of a branch all branches.
+    parts: what each part of a split sum touches of `reads` and `writes`; see `Plan.part`.
     """
 
     name: str
@@ -95,6 +98,7 @@ class Dispatch:
 
     @property
     def nbytes(self) -> int:
+        """Bytes read plus bytes written; what is read twice counts twice."""
         return sum(access.nbytes for access in (*self.reads, *self.writes))
 
     def __str__(self) -> str:
@@ -139,11 +143,11 @@ class Delegated:
 class Plan:
     """The schedule of one function. Dispatches are in execution order.
 
+    name: of the function. dispatches: what is launched. barriers: what waits for what; for each
+        dispatch they stand before it. buffers: arguments, results, constants, weights, transients.
+    delegated: the equations that are left to XLA. decisions: of all rewrites and fusions.
     scalars: what the symbols in offsets stand for; see `at`. packs: operands of products that each
-    call puts into tiles, for what is not there before a call, see `stagejit.bind`.
-    peak_nbytes: memory that a call allocates for transients, those that share memory counted once.
-    What lies in results is not allocated, nor is an arena of up to `packing.FRAME_NBYTES`, which is
-    on the stack. Scratch of kernels comes on top: see `Compiled.memory_analysis`.
+        call puts into tiles, for what is not there before a call, see `stagejit.bind`.
     """
 
     name: str
@@ -157,8 +161,8 @@ class Plan:
 
     def at(self, **scalars: int) -> Plan:
         """The plan of one call: exact ranges for these values of scalar arguments (of a body's
-        plan: of its scalar inputs), by name of their buffers. Barriers are those of every call; one
-        for whose ranges nobody waits in this call has none.
+        plan: of its scalar inputs). Barriers are those of every call; one for whose ranges nobody
+        waits in this call has none. scalars: values by name of their buffers.
 
         Raises OptionsError where the plan has no such scalar or needs another one."""
         names = {buffer.name for buffer in self.buffers if buffer.kind == "argument"}
@@ -212,7 +216,8 @@ class Plan:
         return replace(self, dispatches=dispatches, barriers=barriers, scalars=())
 
     def part(self, dispatch: Dispatch, number: int) -> Parts:
-        """Part `number` of a split sum, with numbers for offsets. Raises IndexError."""
+        """Part `number` of a split sum, which is a dispatch of this plan, with numbers for offsets.
+        Raises IndexError for a number that there is not."""
         for parts in dispatch.parts:
             if parts.first <= number < parts.first + parts.count:
                 return parts.at(number, self._by_name)
@@ -227,7 +232,7 @@ class Plan:
 
     def launches(self, times: int | None = 1) -> Iterator[tuple[Dispatch, int | None]]:
         """As `all_dispatches`, each with how often a call runs it; None where only the call knows:
-        in branches, and in loops that a condition ends."""
+        in branches, and in loops that a condition ends. times: how often this plan itself runs."""
         for dispatch in self.dispatches:
             yield dispatch, times
             for body in dispatch.bodies:
@@ -269,7 +274,10 @@ class Plan:
 
     def compare(self, other: Plan, machine: Machine = SMALL_SERVER) -> Comparison:
         """What another plan costs more, or less: dispatches, copies, bytes, barriers, memory, and
-        the least time that the memory and the arithmetic of a machine allow."""
+        the least time, in seconds, that the memory and the arithmetic of a machine allow.
+
+        other: mostly that of the same function with other options. machine: by default a small
+            server."""
         names = (self.name, other.name if other.name != self.name else f"{other.name}, other")
         return Comparison(names, self.totals(machine), other.totals(machine))
 
@@ -291,17 +299,20 @@ class Plan:
 
     @property
     def transient_nbytes(self) -> int:
-        """Sum of all transient buffers, as if none shared memory."""
+        """Bytes of all transient buffers, as if none shared memory."""
         return sum(b.nbytes for b in self.buffers if b.kind == "transient")
 
     @property
     def arena_nbytes(self) -> int:
-        """The end of the last slot that is not in a result's memory."""
+        """Bytes up to the end of the last slot that is not in a result's memory."""
         ends = (b.slot + b.nbytes for b in self.buffers if b.slot is not None and not b.host)
         return max(ends, default=0)
 
     @property
     def peak_nbytes(self) -> int:
+        """Bytes that a call allocates for transients, those that share memory counted once. What
+        lies in results is not allocated, nor is an arena of up to `packing.FRAME_NBYTES`, which is
+        on the stack. Scratch of kernels comes on top: see `Compiled.memory_analysis`."""
         passed = sum(b.nbytes for b in self.buffers if b.kind == "transient" and b.slot is None)
         return passed + (self.arena_nbytes if self.arena_nbytes > FRAME_NBYTES else 0)
 

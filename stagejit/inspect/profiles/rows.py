@@ -36,7 +36,8 @@ class DispatchTimes:
     branches around it; kind, ops, loc: as in the plan, or "fork-join" (before threads begin, and
     after they have ended), "host" (the rest of the calls: claiming memory, addresses, loops) and
     "xla" (equations left to XLA between two programs of ours).
-    seconds: wall time of all executions; of one at least and at most. busy_seconds: of all
+    count: of executions. seconds: wall time of all of them; seconds_min, seconds_max: of one at
+    least and at most. busy_seconds: of all
     threads. threads: how many share it at most; balance: 1 where all have the same to do, and
     1 / threads where one does all; waiting_seconds: what `seconds` would be less with threads that
     have all the same to do. flops, nbytes: of one execution, as in the plan.
@@ -60,6 +61,7 @@ class DispatchTimes:
 
     @property
     def seconds_mean(self) -> float:
+        """Wall time of one execution, in seconds."""
         return self.seconds / max(self.count, 1)
 
     @property
@@ -73,11 +75,13 @@ class DispatchTimes:
         return self.nbytes * self.count / self.seconds / 1e9 if self.seconds else 0.0
 
     def floor_seconds(self, peaks: Peaks) -> float:
-        """What one execution takes at least, unless its data is in a cache."""
+        """Seconds that one execution takes at least, unless its data is in a cache. peaks: of the
+        machine, see `Profile.peaks`."""
         return peaks.floor_seconds(self.flops, self.nbytes)
 
     def percent_of_floor(self, peaks: Peaks) -> float:
-        """100: as fast as the machine can; 0 for what computes and moves nothing."""
+        """100: as fast as the machine can; 0 for what computes and moves nothing. peaks: see
+        `floor_seconds`."""
         return 100 * self.floor_seconds(peaks) / self.seconds_mean if self.seconds else 0.0
 
 

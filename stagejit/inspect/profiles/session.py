@@ -90,7 +90,7 @@ class Profile:
 
     @property
     def seconds(self) -> float:
-        """All calls together, and XLA's pieces between them."""
+        """Seconds of all calls together, and of XLA's pieces between them."""
         return self._known().seconds
 
     @property
@@ -114,8 +114,8 @@ class Profile:
         return of_this_machine()
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the spans as a file for https://ui.perfetto.dev or chrome://tracing. It is there as
-        a whole or not at all. Raises OSError."""
+        """Write the spans as a file for https://ui.perfetto.dev or chrome://tracing. path: of the
+        file, which is there as a whole or not at all. Raises OSError."""
         trace_file.save(path, self.spans)
 
     def as_text(self, *, rows: int = 40) -> str:
