@@ -6,7 +6,6 @@ a native loop: nothing of it is left to XLA, and a call copies nothing.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,10 +17,9 @@ from jax import Array
 from rich.console import Console
 from rich.table import Table
 
-import stagejit
 from stagejit.bench.generation import corpus, measuring
 from stagejit.bench.generation.model import GPT2, SMALL, Config, Parameters, parameters
-from stagejit.bench.generation.sampling import State, empty_state, read
+from stagejit.bench.generation.sampling import State, empty_state
 from stagejit.bench.generation.trained import trained
 from stagejit.bench.generation.training import Schedule
 from stagejit.bench.programs import BenchError
@@ -102,7 +100,7 @@ def print_text(config: Config, params: Parameters, request: Request, console: Co
 
 def started(config: Config, params: Parameters, request: Request) -> tuple[State, Array]:
     """After the prompt, and the key of all that is drawn."""
-    reader = stagejit.bind(functools.partial(read, config), params, donate_argnums=0)
+    reader = measuring.bound_reader(config, params, request.weights)
     state = reader(empty_state(config), jnp.asarray(corpus.tokens_of(request.prompt)))
     return state, jax.random.key(request.seed)
 

@@ -47,6 +47,13 @@ def bound(config: Config, params: Parameters, count: int, weights: str) -> Any:
     return stagejit.bind(function, params, weights=form, donate_argnums=0)
 
 
+def bound_reader(config: Config, params: Parameters, weights: str) -> Any:
+    """`read`, bound to the parameters; the state is donated."""
+    form: Any = None if weights == "f32" else weights
+    function = functools.partial(read, config)
+    return stagejit.bind(function, params, weights=form, donate_argnums=0)
+
+
 def by_jax(config: Config, params: Parameters, count: int) -> Generate:
     jitted = jax.jit(functools.partial(generate, config, count), donate_argnums=1)
     return functools.partial(jitted, params)
@@ -55,10 +62,8 @@ def by_jax(config: Config, params: Parameters, count: int) -> Generate:
 def logits_error(config: Config, params: Parameters, tokens: Array, weights: str) -> float:
     """max|ours - theirs| / max|theirs| of the logits after these tokens: ours are bound, theirs of
     `jax.jit`."""
-    form: Any = None if weights == "f32" else weights
-    function = functools.partial(read, config)
-    ours = stagejit.bind(function, params, weights=form)(empty_state(config), tokens).logits
-    theirs = jax.jit(function)(params, empty_state(config), tokens).logits
+    ours = bound_reader(config, params, weights)(empty_state(config), tokens).logits
+    theirs = jax.jit(functools.partial(read, config))(params, empty_state(config), tokens).logits
     return float(jnp.abs(ours - theirs).max() / jnp.abs(theirs).max())
 
 

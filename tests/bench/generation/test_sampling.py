@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import functools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import stagejit
 from stagejit.bench.generation import measuring
-from stagejit.bench.generation.sampling import empty_state, read
+from stagejit.bench.generation.sampling import empty_state
 from tests.bench.generation.test_model import TINY, TOKENS, assert_near, reference, tiny_parameters
 
 COUNT = 40  # more than the cache has places
@@ -54,8 +51,7 @@ def test_chunks_are_one_text() -> None:
 
 def test_reading_is_stepping() -> None:
     params = tiny_parameters()
-    reader = stagejit.bind(functools.partial(read, TINY), params, donate_argnums=0)
-    state = reader(empty_state(TINY), jnp.asarray(TOKENS))
+    state = measuring.bound_reader(TINY, params, "f32")(empty_state(TINY), jnp.asarray(TOKENS))
     assert int(state.position) == len(TOKENS)
     assert_near(state.logits, reference(params, TOKENS)[-1])
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +66,9 @@ def test_trained_once_and_again_after_a_file_was_cut_short(
     file.write_bytes(file.read_bytes()[:-100])
     assert_same(trained(TINY, SCHEDULE, QUIET, files), first)
     assert len(runs) == 2
+    terminal = Console(force_terminal=True, file=io.StringIO(), width=100)
     files[0].write_text(files[0].read_text().replace("work", "rest"))
-    trained(TINY, SCHEDULE, QUIET, files)
+    trained(TINY, SCHEDULE, terminal, files)
     assert len(runs) == 3
+    assert "training, loss" in terminal.file.getvalue()  # type: ignore[attr-defined]
+    assert "2/2" in terminal.file.getvalue()  # type: ignore[attr-defined]

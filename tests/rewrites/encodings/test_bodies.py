@@ -217,3 +217,9 @@ def test_constants_of_a_loop_are_packed_at_compile_time() -> None:
     staged = stagejit.jit(lambda x: in_scan(w, x), options=Options(verify=True, delegate=False))
     assert not [pack for pack in staged.plan(x).packs if pack.encoding.startswith("{rhs")]
     assert_close(staged(x), in_scan(w, x))
+
+
+@pytest.mark.parametrize("name", ["in_scan", "nested"])
+def test_a_target_without_tiles_reads_it_as_it_lies(name: str) -> None:
+    f, w, x = PROGRAMS[name], array(128, 128, seed=1) / 11, array(16, 128)
+    assert_close(stagejit.bind(f, w, backend="cuda-emulated")(x), f(w, x))
