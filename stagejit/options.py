@@ -123,6 +123,8 @@ class Options:
         ops and which line of yours made it, and which arguments were NaN before. What is in place
         otherwise, or in memory that others had before, then has memory of its own. For the CPU.
     check_infs: the same for infinities, and for NaN.
+    progress: show a bar while something compiles for more than two seconds, where stderr is a
+        terminal or a notebook. False, or $STAGEJIT_PROGRESS=0: never.
     full_barriers: order all dispatches one after the other.
     operand_limit: most buffers that one dispatch reads and writes; what fusion would make larger
         becomes several dispatches. Only an op that takes more by itself stays over the limit.
@@ -142,6 +144,7 @@ class Options:
     borders: Literal["blocks", "always"] = "blocks"
     check_nans: bool = False
     check_infs: bool = False
+    progress: bool = True
     export: bool = False
     log_compiles: bool = False
     split: Mapping[str, int] | tuple[tuple[str, int], ...] = ()
@@ -300,6 +303,7 @@ _FITTING: dict[str, tuple[Callable[[Any], bool], str]] = {
             "export",
             "check_nans",
             "check_infs",
+            "progress",
             "log_compiles",
         ),
         (lambda value: isinstance(value, bool), "give True or False"),

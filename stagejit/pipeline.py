@@ -69,6 +69,7 @@ from stagejit.runtime.left_bodies import left_bodies
 from stagejit.runtime.objects.engine import disassemble, engine
 from stagejit.runtime.objects.object_cache import ObjectCache, cache_in
 from stagejit.runtime.program import HostProgram
+from stagejit.runtime.progress import Began, progress
 from stagejit.runtime.staged import Request, Staged
 from stagejit.runtime.staging import stage_schedule
 from stagejit.schedule.build import schedule
@@ -157,13 +158,15 @@ class Compilation:
         kernels = len({generated.symbol for generated in self.kernels.values()})
         return CompileTimes(self.request.name, dict(self.seconds), kernels, self.compiled_kernels)
 
-    def run_until(self, name: str) -> Compilation:
-        """Run the steps up to `name` that have not run yet; returns itself."""
+    def run_until(self, name: str, began: Began = lambda step: None) -> Compilation:
+        """Run the steps up to `name` that have not run yet; returns itself. began: called with the
+        name of each before it runs."""
         if name not in NAMES:
             known = ", ".join(NAMES)
             raise InternalError(f"there is no step {name!r}, but {known}", step="pipeline")
         for step in STEPS:
             if step.name not in self.seconds:
+                began(step.name)
                 start = time.perf_counter()
                 try:
                     self._run(step)
@@ -484,7 +487,9 @@ def compile_request(request: Request) -> Staged:
 
 
 def _compiled(request: Request) -> Staged:
-    compilation = Compilation.of(request).run_until("load")
+    compilation = Compilation.of(request)
+    with progress(request.name, len(STEPS), wanted=request.options.progress) as began:
+        compilation.run_until("load", began)
     note(compilation.compile_times)
     jax_traces.register()
     compilation.graph.dissolve()

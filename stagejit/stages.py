@@ -8,6 +8,7 @@ what it would ask for, or why it would not.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
@@ -23,6 +24,7 @@ from stagejit.importing import importing
 from stagejit.inspect.explain import Explanation
 from stagejit.pipeline import Compilation
 from stagejit.runtime.compilations import record_call, signature_of_call
+from stagejit.runtime.compile_times import CompileTimes, noting
 from stagejit.runtime.embedding import plan_request
 from stagejit.runtime.history import (
     Compiled as Remembered,
@@ -179,6 +181,7 @@ class Traced(_Shown, jax.stages.Traced):
         return result
 
     _static: tuple[Static, ...] = ()
+    _compile_times: CompileTimes | None = None  # of the last lowering that compiled
     _planned: tuple[Compilation, list[Remembered], Signature | None] | None = None
 
     @property
@@ -217,8 +220,11 @@ class Traced(_Shown, jax.stages.Traced):
     def lower(self, **jax_options: Any) -> Lowered:
         """Lower to what XLA compiles, in which our kernels are calls. jax_options: those of JAX's
         `Traced.lower`."""
-        with with_static(self._static):
-            return Lowered.of(super().lower(**jax_options), self)
+        found: list[CompileTimes] = []
+        with with_static(self._static), noting(found, thread=threading.get_ident()):
+            lowered = Lowered.of(super().lower(**jax_options), self)
+        self._compile_times = found[-1] if found else self._compile_times
+        return lowered
 
 
 class _AfterTracing(_Shown):
@@ -277,6 +283,13 @@ class Lowered(_AfterTracing, jax.stages.Lowered):
 
 class Compiled(_AfterTracing, jax.stages.Compiled):
     """A `jax.stages.Compiled`: call it with the kinds of arguments it was traced with."""
+
+    @property
+    def compile_times(self) -> CompileTimes:
+        """How long each step of our compiler took, and how many kernels were compiled or cached.
+        Where the function had been compiled before, of doing it again."""
+        known = self._traced._compile_times
+        return known or self.compilation.run_until("load").compile_times
 
     def as_text(self, stage: str | None = None) -> Any:
         """As `Lowered.as_text` for a stage of ours; without one, XLA's text of the executable."""

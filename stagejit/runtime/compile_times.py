@@ -6,6 +6,7 @@ Invariant: nobody has to; what is noted keeps nothing of a compilation alive.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -42,23 +43,24 @@ class CompileTimes:
 
 
 _lock = new_lock()
-_noting: list[list[CompileTimes]] = []
+_noting: list[tuple[list[CompileTimes], int]] = []
 
 
 @contextmanager
-def noting(into: list[CompileTimes]) -> Iterator[None]:
-    """What is compiled meanwhile, on any thread, is added to the list."""
+def noting(into: list[CompileTimes], *, thread: int = 0) -> Iterator[None]:
+    """What is compiled meanwhile, on any thread or on this one, is added to the list."""
     with _lock:
-        _noting.append(into)
+        _noting.append((into, thread))
     try:
         yield
     finally:
         with _lock:
-            _noting[:] = [each for each in _noting if each is not into]
+            _noting[:] = [each for each in _noting if each[0] is not into]
 
 
 def note(times: CompileTimes) -> None:
-    """A compilation has ended."""
+    """A compilation has ended, on this thread."""
     with _lock:
-        for into in _noting:
-            into.append(times)
+        for into, thread in _noting:
+            if thread in (0, threading.get_ident()):
+                into.append(times)

@@ -13,7 +13,7 @@ from stagejit.inspect.page import Markup, element, joined
 from stagejit.inspect.profiles.rows import FORK_JOIN, HOST, XLA, DispatchTimes
 from stagejit.inspect.profiles.spans import Span
 
-_WIDTH, _HEIGHT, _LETTER, _LEFT = 1200.0, 20.0, 7.2, 130.0
+_WIDTH, _HEIGHT, _LETTER, _LEFT = 1200.0, 20.0, 7.2, 200.0
 _LEAST_WIDTH = 0.3
 _MOST_BOXES = 4000
 _COLORS = {
@@ -101,8 +101,8 @@ def timeline(spans: Sequence[Span]) -> Markup:
             about = f"{span.function} {span.name}: {1e6 * span.seconds:.1f} us {span.loc or ''}"
             if width >= _LEAST_WIDTH:
                 y = top + len(open_until) * _HEIGHT
-                kind = "function" if span.kind == "call" else span.name.split(".")[0]
-                kind = kind.rpartition("/")[2] if span.kind == "dispatch" else kind
+                kind = {"call": "function", "dispatch": ""}.get(span.kind, span.kind)
+                kind = kind or span.name.rpartition("/")[2].partition(".")[0]
                 x = _LEFT + (left - begin) * scale
                 boxes.append(_box(x, y, width, span.name, about.rstrip(), kind))
             open_until.append(span.stop_seconds)

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from typing import Any
 
 from stagejit.runtime.cpu.loader import recorder
-from stagejit.runtime.cpu.recording import Recording
+from stagejit.runtime.cpu.recording import Recording, clock
 
 _PROFILER_EXTENSION = 1
 _Callback = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)
@@ -47,7 +47,7 @@ class _Session:
         recording, self.recording = self.recording, None
         if recording is not None:
             recorder().end(recording)
-            self.made = xspace(spans_in(recording), self.begin_ns)
+            self.made = xspace(spans_in(recording, clock()), self.begin_ns)
 
 
 _sessions: dict[int, _Session] = {}

@@ -157,7 +157,7 @@ def _take(taken: recording.Recording, compiled: Sequence[CompileTimes]) -> Taken
     rows = [row for times in pieces for row in rows_of(times, clock)]
     rows = merged([*rows, *rows_of_gaps(found, clock)])
     calls = sum(slot.count for times in pieces for slot in times.slots.get(0, ()))
-    spans = spans_in(taken)
+    spans = spans_in(taken, clock)
     spans += [
         Span(
             ", ".join(site.path for site in gap.sites),
@@ -175,8 +175,7 @@ def _take(taken: recording.Recording, compiled: Sequence[CompileTimes]) -> Taken
     return Taken(tuple(rows), tuple(spans), lost, calls, seconds, tuple(compiled))
 
 
-def spans_in(taken: recording.Recording) -> list[Span]:
+def spans_in(taken: recording.Recording, clock: recording.Clock) -> list[Span]:
     """Of all programs, in a recording that has ended."""
-    clock = recording.clock()
     threads = {thread.ident: thread.name for thread in threading.enumerate()}
     return [span for times in taken.pieces for span in spans_of(times, clock, taken.begin, threads)]
