@@ -38,6 +38,8 @@ def public() -> Iterator[tuple[str, Any]]:
     ):
         for name in names:
             thing = getattr(module, name)
+            if inspect.ismodule(thing):
+                continue
             yield f"{module.__name__}.{name}", thing
             if inspect.isclass(thing):
                 yield from _members(f"{module.__name__}.{name}", thing)

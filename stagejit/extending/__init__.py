@@ -59,6 +59,7 @@ from stagejit.decisions import Decision
 from stagejit.dispatch.encodings import OwnResolver
 from stagejit.dispatch.rewrites import STEPS as DISPATCH_STEPS
 from stagejit.dispatch.rewrites import OwnDispatchStep, rewrite_dispatches
+from stagejit.extending import writing
 from stagejit.extending.checks import (
     as_one,
     beside,
@@ -90,7 +91,7 @@ from stagejit.types import TensorType
 __all__ = [
     "Extension", "OpDef", "cpu", "declaring", "declined", "dispatch_rewrite", "gpu",
     "graph_rewrite", "op", "resolver", "rewrite", "rewritten", "schedule", "steps", "tile",
-    "translation",
+    "translation", "writing",
 ]  # fmt: skip
 
 Decorator = Callable[[Callable[..., Any]], Extension]
