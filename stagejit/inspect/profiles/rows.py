@@ -17,6 +17,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from stagejit.graph import python_functions
 from stagejit.loc import UNKNOWN, Loc
 from stagejit.runtime.cpu.encoding import chunk_count, places_of
 from stagejit.runtime.cpu.recording import Clock, ProgramTimes, Slot, job_of
@@ -25,7 +26,7 @@ from stagejit.runtime.program import HostProgram, Iterations, Launch, Parallel, 
 from stagejit.runtime.program_steps import Call, Copy, Store
 from stagejit.runtime.sites import NOWHERE
 
-FORK_JOIN, HOST, XLA = "fork-join", "host", "xla"
+FORK_JOIN, HOST, XLA, GPU = "fork-join", "host", "xla", "gpu"
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,8 @@ class DispatchTimes:
     function: that it belongs to; dispatch: its name in the plan, after those of the loops and
     branches around it; kind, ops, loc: as in the plan, or "fork-join" (before threads begin, and
     after they have ended), "host" (the rest of the calls: claiming memory, addresses, loops) and
-    "xla" (equations left to XLA between two programs of ours).
+    "xla" (equations left to XLA between two programs of ours), "gpu" (a whole program that runs
+    on a GPU, with the copies there and back).
     count: of executions. seconds: wall time of all of them; seconds_min, seconds_max: of one at
     least and at most. busy_seconds: of all
     threads. threads: how many share it at most; balance: 1 where all have the same to do, and
@@ -271,7 +273,7 @@ def _name(step: Step) -> str:
         case Store():
             return HOST
         case Call(target=target) if step.site == NOWHERE:
-            return target
+            return GPU if target == python_functions.TARGET else target
         case _:
             return ""
 

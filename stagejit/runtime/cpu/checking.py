@@ -97,7 +97,7 @@ class Checking:
         ops = ", ".join(step.dispatch.ops) or step.dispatch.kind
         return (
             f"{path} ({step.dispatch.kind}: {ops}) {made} {self.what}, in {where}\n{lines}"
-            f"Next: look at what this line computes, from {_read(step)}; "
+            f"Next: look at what these lines compute, from {_read(step)}; "
             'disable=("fuse-producers", "fuse-epilogues", "fuse-rows") looks at each op by itself'
         )
 
