@@ -142,9 +142,19 @@ class _Shown:
         if stage not in texts:
             raise OptionsError(
                 f"there is no stage {stage!r}",
-                next_step=f"choose one of {', '.join(texts)}, or a dialect of JAX's",
+                next_step=_stage_elsewhere(stage)
+                or f"choose one of {', '.join(texts)}, or a dialect of JAX's",
             )
         return texts[stage]()
+
+
+def _stage_elsewhere(stage: str) -> str:
+    """How to get a stage that only programs for the other kind of target have."""
+    if stage in ("cuda", "ptx"):
+        return f'a program for a GPU has it: stagejit.jit(f, backend="cuda"), then {stage!r}'
+    if stage in ("llvm", "asm"):
+        return f"a program for the CPU has it: stagejit.jit(f), without a backend, then {stage!r}"
+    return ""
 
 
 def recorded(compilation: Compilation) -> Recorder:

@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 
 import stagejit
+from stagejit.errors import OptionsError
 from stagejit.graph.parser import parse as parse_graph
 from stagejit.graph.printer import as_text as graph_text
 from stagejit.options import SWITCHES, Options
@@ -263,3 +264,19 @@ def test_full_barriers_order_all_dispatches() -> None:
     assert {(b.src, b.dst) for b in plan.barriers} >= set(itertools.pairwise(names))
     free = stagejit.jit(f).plan(X)
     assert len(free.barriers) < len(plan.barriers)
+
+
+@pytest.mark.parametrize(
+    ("backend", "stage", "next_step"),
+    [
+        (None, "cuda", 'backend="cuda"'), (None, "ptx", 'backend="cuda"'),
+        ("cuda-emulated", "llvm", "without a backend"),
+        ("cuda-emulated", "asm", "without a backend"),
+    ],
+)  # fmt: skip
+def test_a_stage_of_the_other_kind_of_target_says_how_to_get_it(
+    backend: str | None, stage: str, next_step: str
+) -> None:
+    f = stagejit.jit(lambda x: x * 2 + 1, **({"backend": backend} if backend else {}))
+    with pytest.raises(OptionsError, match=f"there is no stage '{stage}'\nNext: .*{next_step}"):
+        f.lower(np.ones(3, np.float32)).as_text(stage)

@@ -33,6 +33,10 @@ class Pack:
     nbytes: int
     loc: Loc = field(default=UNKNOWN, compare=False)
 
+    def __str__(self) -> str:
+        what = f"operand {self.operand} {self.encoding} as {self.layout}"
+        return f"pack @{self.dispatch} {what}  // {self.nbytes} bytes"
+
 
 def packs_of(regions: Iterable[Region], resolver: Resolver) -> Iterator[Pack]:
     """Those of all regions, inside of loops and branches too."""

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import cast
 
+from stagejit.dispatch.packs import Pack
 from stagejit.errors import ParseError
 from stagejit.formulas import evaluate
 from stagejit.graph.tokens import read_layout
@@ -41,7 +42,7 @@ _SYMBOL = re.compile(r"symbol (\w+) in (-?\d+):(-?\d+) = (.+?)(?: counts (-?\d+)
 _HEADER = re.compile(r"plan @(\S+) \{")
 _BUFFER = re.compile(
     rf"buffer ({_NAME}): ([\w.<>]+)\[([\w,+*-]*)\]({{[\d,;]+}})?"
-    r" (argument|result|transient|constant)(?: (\d+))?(?: (?:slot (\d+)|(passed|unplaced)))?"
+    r" (argument|weight|result|transient|constant)(?: (\d+))?(?: (?:slot (\d+)|(passed|unplaced)))?"
     rf"(?: of ({_NAME}))?(?: over ({_NAME}))?(?: result (\d+))?"
 )
 _DISPATCH = re.compile(
@@ -49,6 +50,7 @@ _DISPATCH = re.compile(
 )
 _PARTS = re.compile(r"parts (?:(\w+) in )?(\d+)(?::(\d+))?(?:  reads (.*?))?(?:  writes (.*?))?")
 _BARRIER = re.compile(r"barrier (.*?)  // (RAW|WAR|WAW|FULL|ORDER) @(\S+) -> @(\S+)")
+_PACK = re.compile(r"pack @(\S+) operand (\d+) (\S+) as ({[\d,;]+})  // (\d+) bytes")
 _DELEGATED = re.compile(r"delegated @(\S+) (.*?)  // (.*)")
 _BODY = re.compile(
     rf"body @(\S+) of @(\S+) (?:until its condition fails|(\d+) times)"
@@ -90,6 +92,7 @@ def _plan(name: str, lines: Iterator[tuple[int, str]], of_body: _Lines) -> Plan:
     dispatches: list[Dispatch] = []
     barriers: list[Barrier] = []
     delegated: list[Delegated] = []
+    packs: list[Pack] = []
     scalars: dict[str, HostScalar] = {}
     sizes: dict[str, Int] = {}
     for number, line in lines:
@@ -126,6 +129,9 @@ def _plan(name: str, lines: Iterator[tuple[int, str]], of_body: _Lines) -> Plan:
         elif word == "delegated":
             dispatch, equation, reason = _match(_DELEGATED, number, line)
             delegated.append(Delegated(dispatch, equation, reason))
+        elif word == "pack":
+            dispatch, operand, encoding, tiles, nbytes = _match(_PACK, number, line)
+            packs.append(Pack(dispatch, int(operand), encoding, tiles, int(nbytes)))
         else:
             raise ParseError(f"line {number}: a plan has no {word!r}")
     return Plan(
@@ -135,6 +141,7 @@ def _plan(name: str, lines: Iterator[tuple[int, str]], of_body: _Lines) -> Plan:
         tuple(buffers.values()),
         tuple(delegated),
         scalars=tuple(scalars.values()),
+        packs=tuple(packs),
     )
 
 

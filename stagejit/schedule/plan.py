@@ -356,7 +356,7 @@ class Plan:
             if dispatch.name in delegated:
                 item = delegated[dispatch.name]
                 lines.append(f"  delegated @{item.dispatch} {item.equation}  // {item.reason}")
-        return lines
+        return [*lines, *(f"  {pack}" for pack in self.packs)]
 
     def __str__(self) -> str:
         return self.as_text()

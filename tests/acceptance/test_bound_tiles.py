@@ -15,6 +15,7 @@ import stagejit
 from stagejit.extending import cpu
 from stagejit.options import Options
 from stagejit.pipeline import Compilation
+from stagejit.schedule.parser import parse_plan
 from tests.acceptance.running import f32, same
 from tests.acceptance.test_multi_consumer import dense_block, weights_of
 
@@ -63,10 +64,18 @@ def test_e3_unbound_the_packs_are_in_the_plan() -> None:
         ("contract.0", 1, 300 * 1024 * 4),
         ("contract.1", 1, 600 * 1024 * 4),
     ]
+    text = plan.as_text()
+    assert [line.strip() for line in text.splitlines() if " pack @" in line] == [
+        f"pack @{p.dispatch} operand 1 {p.encoding} as {p.layout}  // {p.nbytes} bytes"
+        for p in plan.packs
+    ]
+    assert parse_plan(text).packs == plan.packs
+    assert parse_plan(text).as_text() == text
     assert all(b.layout.is_row_major for b in plan.buffers)
     assert "2 packs" in plan._repr_html_()
     bound = stagejit.bind(dense, params, options=VERIFIED).lower(x).plan
     assert bound.packs == ()
+    assert parse_plan(bound.as_text()).as_text() == bound.as_text()
     off = Options(disable=("data-tiling",))
     assert stagejit.jit(dense, options=off).plan(params, x).packs == ()
 
