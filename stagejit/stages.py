@@ -205,8 +205,8 @@ class Traced(_Shown, jax.stages.Traced):
         return past_of(history, signature)
 
     def remember(self, seconds: float) -> None:
-        """It was compiled by us, past JAX: the function remembers it, as what JAX compiles. seconds:
-        that compiling took."""
+        """It was compiled by us, past JAX: the function remembers it, as what JAX compiles.
+        seconds: that compiling took."""
         _, history, signature = self._plan()
         if signature is not None:
             record_call(history, signature, self.compilation.request, seconds)
