@@ -88,14 +88,18 @@ def source_of(loc: Loc) -> str:
 
 
 def shape_of(note: Note) -> tuple[object, ...]:
-    """What notes that are alike have in common."""
-    return (type(note), *(_shape(getattr(note, field.name)) for field in fields(note)
-                          if field.name not in ("loc", "main", "also")))  # fmt: skip
+    """What notes that are alike have in common. Of other lines that are named, the line."""
+    return (
+        type(note),
+        *(_shape(getattr(note, field.name)) for field in fields(note) if field.name != "loc"),
+    )
 
 
 def _shape(value: object) -> object:
     if isinstance(value, str):
         return _NUMBERED.sub(lambda match: f"{match[1] or match[2] or ''}#", value)
+    if isinstance(value, Loc):
+        return value.file, value.line
     return tuple(map(_shape, value)) if isinstance(value, tuple) else value
 
 

@@ -24,7 +24,7 @@ from stagejit.inspect.explain.notes import (
 )
 from stagejit.inspect.explain.numbers import counted, nbytes_text, number_text, seconds_text
 from stagejit.inspect.explain.text import summary_of, without_us
-from stagejit.inspect.explain.wording import work_of
+from stagejit.inspect.explain.wording import ops_text, work_of
 from stagejit.inspect.page import Markup, Section, element, fragment, item, joined, page, table
 
 _MOST_OPEN = 12  # blocks; of more, each is folded to begin with
@@ -141,7 +141,7 @@ def _work(each: Item) -> tuple[object, ...]:
     return (
         joined([element("code", f"@{note.dispatch}"), _more(each)]),
         _named(note),
-        ", ".join(note.ops),
+        ops_text(note.ops),
         number_text(note.flops) if note.flops else "",
         nbytes_text(note.read_nbytes),
         element("span", nbytes_text(note.written_nbytes), classes="sj-bad" * note.is_copy),

@@ -5,6 +5,9 @@ Input: notes. Output: strings. Invariant: the same for the same note, on any mac
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
+
 from stagejit.inspect.explain.notes import (
     Chosen,
     Launched,
@@ -15,6 +18,8 @@ from stagejit.inspect.explain.notes import (
     Placement,
 )
 from stagejit.inspect.explain.numbers import nbytes_text, number_text, seconds_text
+
+_MOST_OPS = 8  # that stand one by one
 
 
 def work_of(note: Launched) -> str:
@@ -32,6 +37,13 @@ def work_of(note: Launched) -> str:
     elif note.times != 1:
         said.append(f"{number_text(note.times)} times a call")
     return ", ".join(said)
+
+
+def ops_text(ops: Sequence[str]) -> str:
+    """In order; of many, each once with how often it is there."""
+    if len(ops) <= _MOST_OPS:
+        return ", ".join(ops)
+    return ", ".join(f"{n} {op}" if n > 1 else op for op, n in Counter(ops).items())
 
 
 def sign_of(note: Note) -> str:
@@ -53,7 +65,7 @@ def sign_of(note: Note) -> str:
 def said_of(note: Note, *, kernels: bool = False) -> str:
     """The note without its sign. kernels: with modelled times."""
     if isinstance(note, Launched):
-        ops = f" ({', '.join(note.ops)})" if note.ops else ""
+        ops = f" ({ops_text(note.ops)})" if note.ops else ""
         model = note.seconds if kernels else None
         time = "" if model is None else f"; {seconds_text(model)} by the model"
         return f"@{note.dispatch} {note.kind}{ops}: {work_of(note)}{time}"

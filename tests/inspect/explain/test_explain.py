@@ -17,6 +17,10 @@ from typer.testing import CliRunner
 import stagejit
 from stagejit.bench import cli
 from stagejit.inspect.explain import Explanation
+from stagejit.inspect.explain.lines import blocks_of
+from stagejit.inspect.explain.notes import PartOf
+from stagejit.inspect.explain.wording import ops_text
+from stagejit.loc import Loc
 from stagejit.options import Options
 from tests.inspect.pages import rows_of
 
@@ -189,3 +193,32 @@ def test_placements_in_loops_are_told() -> None:
     (placement,) = explanation.placements
     assert placement.where.endswith("[2:3, 0:8]")
     assert placement.loc.file == __file__
+
+
+def test_what_stands_at_other_lines_is_alike_where_the_line_is() -> None:
+    first, other = Loc("model.py", 3), Loc("model.py", 4)
+    notes = [PartOf(f"map.{n}", "map", main, Loc("model.py", 5)) for n, main in
+             enumerate((first, first, other))]  # fmt: skip
+    (block,) = blocks_of(notes)
+    assert [item.count for item in block.items] == [2, 1]
+
+
+def test_many_ops_are_counted() -> None:
+    assert ops_text(("mul", "add", "mul")) == "mul, add, mul"
+    assert ops_text(("mul", "add") * 5) == "5 mul, 5 add"
+
+
+def test_lines_of_which_the_same_is_said_are_one() -> None:
+    def network(x: Any) -> Any:
+        a = jnp.sort(x * 2.0, axis=1)
+        b = jnp.sort(a * 3.0, axis=1)
+        return jnp.sort(b * 4.0, axis=1)
+
+    def other(x: Any) -> Any:
+        x = jnp.sort(x * 2.0, axis=1)
+        x = jnp.sort(x * 3.0, axis=1)
+        return x
+
+    array = np.ones((4, 8), np.float32)
+    assert "lines like it" not in str(stagejit.jit(network).explain(array))
+    assert "and 1 line like it" in str(stagejit.jit(other).explain(array))
