@@ -17,7 +17,7 @@ from stagejit.inspect.explain.web import fragment_of, page_of
 from stagejit.inspect.explain.what_if import data_of_worths
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Explanation(Facts):
     """What the compilation of a call did, by the lines of the user's file: the dispatches that a
     line became (with bytes and operations), what was left to XLA, copied, packed, rewritten or not
@@ -36,6 +36,8 @@ class Explanation(Facts):
 
     def __str__(self) -> str:
         return self.as_text()
+
+    __repr__ = __str__  # what a prompt, or a notebook without HTML, shows
 
     def as_html(self) -> str:
         """A page of its own, for a file: it loads nothing, can be searched, and is light or dark as
