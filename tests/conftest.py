@@ -87,12 +87,32 @@ def data_of_this_test(request: pytest.FixtureRequest) -> Iterator[None]:
         yield
 
 
+_GROWTH_NBYTES = 1 << 29
+_after_whole_collection_nbytes = 0
+
+
 @pytest.fixture(autouse=True, scope="module")
 def collections_stay_short() -> None:
     """Python's collector leaves alone what is there before a module's tests: all the tests, and
-    what JAX keeps of those that ran. Tests that collect would go through it again and again."""
+    what JAX keeps of those that ran. Tests that collect would go through it again and again.
+    Cycles of it that are garbage by now go whenever the process has grown by much."""
+    global _after_whole_collection_nbytes
+    grown = _resident_nbytes() - _after_whole_collection_nbytes > _GROWTH_NBYTES
+    if grown:
+        gc.unfreeze()
     gc.collect()
     gc.freeze()
+    if grown:
+        _after_whole_collection_nbytes = _resident_nbytes()
+
+
+def _resident_nbytes() -> int:
+    """Memory of this process that is in use, 0 where nothing says so."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+    except OSError:
+        return 0
+    return pages * os.sysconf("SC_PAGE_SIZE")
 
 
 @pytest.fixture
