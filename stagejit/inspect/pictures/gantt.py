@@ -10,12 +10,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from itertools import pairwise
 
 from stagejit.inspect.page import Markup, joined
 from stagejit.inspect.pictures import svg
 from stagejit.inspect.pictures.words import time_text
+from stagejit.locks import remembered
 
 _LEFT, _TOP, _WIDTH = 84.0, 12.0, 1080.0
 _TALLEST, _LOWEST, _LANES = 30.0, 5.0, 240.0  # of a lane, and of all of them together
@@ -120,7 +120,7 @@ class Gantt:
             self.lanes, tuple(bars), tuple(joins), tuple(links), tuple(copies), tuple(told)
         )
 
-    @cached_property
+    @remembered
     def starts(self) -> dict[str, float]:
         """When each dispatch starts."""
         found: dict[str, float] = {}
