@@ -44,6 +44,8 @@ def shown(cell: dict[str, Any]) -> str:
     """What a code cell prints and returns, as text."""
     found = []
     for output in cell["outputs"]:
+        if output["output_type"] == "display_data" or output.get("name") == "stderr":
+            continue  # how far a compilation is, where the machine has much else to do
         text = output.get("text") or output.get("data", {}).get("text/plain") or ""
         found.append("".join(text))
     return "".join(found)
