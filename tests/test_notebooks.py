@@ -71,7 +71,12 @@ def test_notebook_prints_what_it_stores(
     executed = path if update_golden else tmp_path / path.name
     done = subprocess.run(
         [sys.executable, "-c", _EXECUTE, str(path), str(repository), str(executed)],
-        env={**os.environ, "PYTHONPATH": str(repository), "JAX_PLATFORMS": "cpu"},
+        env={
+            **os.environ,
+            "PYTHONPATH": str(repository),
+            "JAX_PLATFORMS": "cpu",
+            "STAGEJIT_PROGRESS": "0",
+        },
         capture_output=True,
         text=True,
         check=False,
