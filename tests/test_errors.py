@@ -178,9 +178,9 @@ def _run_with_unusable_cache(folder: Path) -> None:
 @pytest.fixture
 def own_kernels() -> Iterator[None]:
     """Nothing that a broken generator made is found by another test."""
-    generate.kernel_cache.cache_clear()
+    generate.forget_kernels()
     yield
-    generate.kernel_cache.cache_clear()
+    generate.forget_kernels()
 
 
 def _writes_too_far(region: Any, target: Any) -> Kernel:
@@ -210,7 +210,7 @@ def test_a_kernel_that_leaves_its_buffer_is_an_error(
     with pytest.raises(jax.errors.JaxRuntimeError, match=r"kernel of @\w+\.0 left buffer"):
         jax.block_until_ready(f(x))
     monkeypatch.undo()
-    generate.kernel_cache.cache_clear()
+    generate.forget_kernels()
     again = stagejit.jit(lambda x: jnp.tanh(x) * 1.25, options=Options(verify=True))
     np.testing.assert_allclose(again(x), np.tanh(x) * 1.25, rtol=1e-6)
 

@@ -229,6 +229,12 @@ def _with_extensions(
     return KernelCache(target, verify=verify, extensions=extensions)
 
 
+def forget_kernels() -> None:
+    """What was generated is generated anew, for who changes a generator under way."""
+    _packages_own.cache_clear()
+    _with_extensions.cache_clear()
+
+
 def _verify(kernel: Kernel, own: Sequence[OwnPolicy]) -> None:
     """Raises VerificationError, or ExtensionError for a kernel of a user's."""
     try:

@@ -15,7 +15,7 @@ import pytest
 from stagejit.codegen.cuda.attention import kernel as policy
 from stagejit.codegen.cuda.attention import shapes
 from stagejit.codegen.cuda.attention.shapes import Shape
-from stagejit.codegen.generate import kernel_cache
+from stagejit.codegen.generate import forget_kernels
 from stagejit.codegen.ir.grid.builder import GridBuilder
 from stagejit.codegen.ir.grid.matrix_tiles import M16N8K16_BF16
 from stagejit.graph.interpreter import interpret
@@ -240,7 +240,7 @@ def _forced(monkeypatch: pytest.MonkeyPatch, shape: Shape) -> None:
         return replace(ranked(*args), best=shape)
 
     monkeypatch.setattr(policy, "best_shape", only)
-    kernel_cache.cache_clear()
+    forget_kernels()
 
 
 @pytest.mark.parametrize("number", range(4))
@@ -248,7 +248,7 @@ def test_any_shape_gives_the_same(number: int, monkeypatch: pytest.MonkeyPatch) 
     _forced(monkeypatch, _shapes(f32, None)[number])
     args = three(70, 140, 40, 70)
     close(run(causal, *args), exact(causal, args))
-    kernel_cache.cache_clear()
+    forget_kernels()
 
 
 @pytest.mark.parametrize("number", range(2))
@@ -256,7 +256,7 @@ def test_any_shape_of_tensor_cores(number: int, monkeypatch: pytest.MonkeyPatch)
     _forced(monkeypatch, _shapes(bf16, M16N8K16_BF16)[number])
     args = three(40, 70, 40, 24, dtype=BF16)
     close(run(causal, *args), exact(causal, args))
-    kernel_cache.cache_clear()
+    forget_kernels()
 
 
 def test_shapes_fit_the_shared_memory_of_a_block() -> None:
@@ -318,7 +318,7 @@ def test_a_missing_barrier_is_found(name: str, monkeypatch: pytest.MonkeyPatch) 
             _forced(changed, shape)
             changed.setattr(GridBuilder, "barrier", barrier)
             (kernel,) = kernels(function, args)
-        kernel_cache.cache_clear()
+        forget_kernels()
         assert len(calls) == barriers
         wrong = []
         for order in ORDERS:
@@ -389,7 +389,7 @@ def test_masks_of_positions(name: str, low: float, monkeypatch: pytest.MonkeyPat
         return offset(*args, fn=MASKS[name], low=low)
 
     close(run(function, *args), exact(function, args))
-    kernel_cache.cache_clear()
+    forget_kernels()
 
 
 @pytest.mark.parametrize("worst", [np.nan, np.inf])

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from stagejit.codegen.cuda.device import DEVICES, device_named
-from stagejit.codegen.generate import kernel_cache
+from stagejit.codegen.generate import forget_kernels
 from stagejit.codegen.ir.grid.builder import GridBuilder
 from stagejit.errors import OptionsError
 from tests.cuda.emulated import NAME, ORDERS
@@ -93,11 +93,11 @@ def test_a_missing_barrier_is_found(which: int, monkeypatch: pytest.MonkeyPatch)
             build(b)
 
     monkeypatch.setattr(GridBuilder, "barrier", barrier)
-    kernel_cache.cache_clear()
+    forget_kernels()
     made = compilation_of(function, *args).run_until("codegen")
     (kernel,) = made.kernels.values()
     monkeypatch.undo()
-    kernel_cache.cache_clear()
+    forget_kernels()
     wrong = []
     for order in ORDERS:
         out = np.zeros((65, 70), np.float32)
