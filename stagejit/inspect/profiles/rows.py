@@ -81,10 +81,11 @@ class DispatchTimes:
         machine, see `Profile.peaks`."""
         return peaks.floor_seconds(self.flops, self.nbytes)
 
-    def percent_of_floor(self, peaks: Peaks) -> float:
-        """100: as fast as the machine can; 0 for what computes and moves nothing. peaks: see
-        `floor_seconds`."""
-        return 100 * self.floor_seconds(peaks) / self.seconds_mean if self.seconds else 0.0
+    def times_floor(self, peaks: Peaks) -> float:
+        """How many times its floor one execution takes: 1 is as fast as the machine can; 0 for what
+        computes and moves nothing. peaks: see `floor_seconds`."""
+        floor = self.floor_seconds(peaks)
+        return self.seconds_mean / floor if floor else 0.0
 
 
 @dataclass

@@ -110,7 +110,7 @@ class Profile:
 
     @property
     def peaks(self) -> Peaks:
-        """Of this machine; measured when they are first asked for, which takes a second."""
+        """Of this machine: the best that was measured in this process; at first takes a second."""
         return of_this_machine()
 
     def save(self, path: str | os.PathLike[str]) -> None:

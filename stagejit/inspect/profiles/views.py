@@ -10,17 +10,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stagejit.inspect import page as pages
-from stagejit.inspect.page import Markup, Section, element, table
+from stagejit.inspect.page import Markup, Section, element, joined, table
 from stagejit.inspect.profiles import drawings
+from stagejit.inspect.profiles.doubts import warnings
 from stagejit.inspect.profiles.rows import DispatchTimes
 from stagejit.inspect.profiles.taken import Taken
 from stagejit.runtime.peaks import Peaks, of_this_machine
 
 _HEAD = (
-    "dispatch", "kind", "count", "ms", "%", "us each", "GFLOP/s", "GB/s", "% of floor", "threads",
-    "balance", "waiting ms", "line",
+    "dispatch", "kind", "count", "ms", "%", "us each", "min us", "floor us", "x floor", "GFLOP/s",
+    "GB/s", "threads", "balance", "waiting ms", "line",
 )  # fmt: skip
-_NUMBERS = range(2, 12)
+_NUMBERS = range(2, 14)
 
 
 def summary(taken: Taken) -> str:
@@ -43,7 +44,7 @@ def peaks_text(peaks: Peaks) -> str:
 def cells(row: DispatchTimes, total: float, peaks: Peaks) -> tuple[str, ...]:
     """One for each column."""
     share = 100 * row.seconds / total if total else 0.0
-    percent = row.percent_of_floor(peaks)
+    floor, times = row.floor_seconds(peaks), row.times_floor(peaks)
     many = row.threads > 1
     return (
         f"{row.function} {row.dispatch}",
@@ -52,14 +53,21 @@ def cells(row: DispatchTimes, total: float, peaks: Peaks) -> tuple[str, ...]:
         f"{1e3 * row.seconds:.3f}",
         f"{share:.1f}",
         f"{1e6 * row.seconds_mean:.1f}",
+        f"{1e6 * row.seconds_min:.1f}" if row.seconds_min else "",
+        _short(1e6 * floor) if floor else "",
+        f"{_short(times)}x" if times else "",
         f"{row.gflops:.1f}" if row.flops else "",
         f"{row.gbytes:.1f}" if row.nbytes else "",
-        f"{percent:.0f}" if percent else "",
         str(row.threads) if many else "",
         f"{row.balance:.2f}" if many else "",
         f"{1e3 * row.waiting_seconds:.3f}" if many else "",
         str(row.loc) if row.loc else "",
     )
+
+
+def _short(number: float) -> str:
+    """With as many digits as tell something, also of numbers under 1."""
+    return f"{number:.1f}" if number >= 0.95 else f"{number:.2g}"
 
 
 def _few(ops: Sequence[str]) -> str:
@@ -89,15 +97,18 @@ def as_text(taken: Taken, most: int) -> str:
         return "  ".join(made).rstrip()
 
     compiled = [f"compiled {times}" for times in taken.compiled]
-    return "\n".join([summary(taken), *map(aligned, lines), peaks_text(peaks), *compiled]) + "\n"
+    notes = [peaks_text(peaks), *warnings(rows, peaks)]
+    return "\n".join([summary(taken), *map(aligned, lines), *notes, *compiled]) + "\n"
 
 
 def sections(taken: Taken) -> list[Section]:
     """What a page has."""
     rows, total, peaks = taken.dispatches, taken.seconds, of_this_machine()
     shown = [cells(row, total, peaks) for row in rows]
+    told = [element("p", line) for line in warnings(rows, peaks)]
+    parts = [table(_HEAD, shown, numbers=_NUMBERS), *told]
     made = [
-        Section("Dispatches", table(_HEAD, shown, numbers=_NUMBERS), note=peaks_text(peaks)),
+        Section("Dispatches", joined(parts), note=peaks_text(peaks)),
         Section("Flame graph", drawings.flame(rows), note="width: time of all calls"),
         Section("Timeline", drawings.timeline(taken.spans), note="the last call"),
     ]

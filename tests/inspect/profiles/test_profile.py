@@ -69,9 +69,9 @@ def test_each_dispatch_of_the_plan_has_a_row() -> None:
         assert (row.kind, row.ops, row.loc) == (dispatch.kind, dispatch.ops, dispatch.loc)
         assert (row.flops, row.nbytes) == (dispatch.flops, dispatch.nbytes)
         assert row.gflops == pytest.approx(4e-9 * row.flops / row.seconds)
-        assert row.percent_of_floor(PEAKS) == pytest.approx(
-            100 * max(row.flops / 100e9, row.nbytes / 10e9) / row.seconds_mean
-        )
+        floor = max(row.flops / 100e9, row.nbytes / 10e9)
+        assert row.floor_seconds(PEAKS) == pytest.approx(floor)
+        assert row.times_floor(PEAKS) == pytest.approx(row.seconds_mean / floor)
     assert profile.calls == 4
     assert rows[HOST].count == 4
 

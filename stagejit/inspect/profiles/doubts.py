@@ -1,0 +1,51 @@
+"""Whether times can be believed: signs that other work ran on the machine meanwhile.
+
+Input: rows, slowest first, and the peaks that floors come from. Output: at most one line.
+Invariant: what a cache makes faster than memory is no sign.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from stagejit.inspect.profiles.rows import DispatchTimes
+from stagejit.runtime.peaks import Peaks
+
+_MEAN_TO_MINIMUM = 1.5
+_BELOW = 0.95  # of a floor: peaks are measured, and not to a percent
+
+
+def warnings(rows: Sequence[DispatchTimes], peaks: Peaks) -> list[str]:
+    """One line, or none."""
+    signs = [sign for sign in (_peaks_too_low(rows, peaks), _uneven(rows)) if sign]
+    return [f"the machine seems busy: {'; '.join(signs)}"] if signs else []
+
+
+def _peaks_too_low(rows: Sequence[DispatchTimes], peaks: Peaks) -> str:
+    """By operations only: bytes of a cache come faster than those of memory."""
+    found = [
+        row
+        for row in rows
+        if row.seconds and row.seconds_mean < _BELOW * peaks.floor_seconds(row.flops, 0)
+    ]
+    if not found:
+        return ""
+    first = f"{found[0].function} {found[0].dispatch}"
+    others = f" and {len(found) - 1} more" if len(found) > 1 else ""
+    return f"{first}{others} ran faster than the floor, so the peaks were measured too low"
+
+
+def _uneven(rows: Sequence[DispatchTimes]) -> str:
+    """Executions of the rows that make up half of the time took longer than one could."""
+    told = [row for row in rows if row.count > 1 and row.seconds_min]
+    half, seconds, least = sum(row.seconds for row in told) / 2, 0.0, 0.0
+    for row in told:
+        if seconds < half:
+            seconds += row.seconds
+            least += row.count * row.seconds_min
+    if not least or seconds <= _MEAN_TO_MINIMUM * least:
+        return ""
+    return (
+        f"the slowest rows take {seconds / least:.1f} times their minimum on average"
+        " (or their executions differ)"
+    )

@@ -1,0 +1,60 @@
+"""The table of a profile: what its columns say, and when it doubts its times."""
+
+from __future__ import annotations
+
+from stagejit.inspect.profiles import views
+from stagejit.inspect.profiles.doubts import warnings
+from stagejit.inspect.profiles.rows import HOST, DispatchTimes
+from stagejit.runtime.peaks import Peaks
+
+PEAKS = Peaks(2, 100.0, 50.0, 10.0, 10.0, 512)
+
+
+def row(flops: int = 0, nbytes: int = 0, *, mean: float, least: float) -> DispatchTimes:
+    """Of ten executions, times in microseconds."""
+    return DispatchTimes(
+        "f",
+        "map.0",
+        "map",
+        count=10,
+        seconds=1e-5 * mean,
+        seconds_min=1e-6 * least,
+        flops=flops,
+        nbytes=nbytes,
+    )
+
+
+def cells(told: DispatchTimes) -> dict[str, str]:
+    return dict(zip(views._HEAD, views.cells(told, 1.0, PEAKS), strict=True))
+
+
+def test_a_row_tells_its_floor_and_how_often_it_fits() -> None:
+    slow = cells(row(flops=1_000_000, mean=18.0, least=12.5))  # 1e6 / 100e9 are 10 us
+    assert (slow["us each"], slow["min us"]) == ("18.0", "12.5")
+    assert (slow["floor us"], slow["x floor"]) == ("10.0", "1.8x")
+    cached = cells(row(nbytes=100_000, mean=5.0, least=5.0))  # 1e5 / 10e9 are 10 us
+    assert (cached["floor us"], cached["x floor"]) == ("10.0", "0.5x")
+    tiny = cells(row(nbytes=80, mean=4.0, least=4.0))
+    assert (tiny["floor us"], tiny["x floor"]) == ("0.008", "500.0x")
+
+
+def test_cells_with_nothing_to_say_are_blank() -> None:
+    host = cells(DispatchTimes("f", HOST, HOST, count=3, seconds=0.5))
+    blank = {"min us", "floor us", "x floor", "GFLOP/s", "GB/s", "threads", "balance", "waiting ms"}
+    assert {name for name, text in host.items() if not text} == {*blank, "line"}
+
+
+def test_a_busy_machine_is_told_of() -> None:
+    even = row(flops=1_000_000, mean=18.0, least=15.0)
+    assert warnings([even], PEAKS) == []
+    (line,) = warnings([row(flops=1_000_000, mean=40.0, least=20.0), even], PEAKS)
+    assert "busy" in line
+    assert "2.0 times their minimum" in line
+    (line,) = warnings([even, row(flops=2_000_000, mean=12.0, least=12.0)], PEAKS)
+    assert "f map.0 ran faster than the floor" in line
+
+
+def test_small_rows_and_caches_are_no_sign_of_a_busy_machine() -> None:
+    even, uneven = row(mean=90.0, least=80.0), row(mean=10.0, least=1.0)
+    assert warnings([even, uneven], PEAKS) == []
+    assert warnings([row(nbytes=1_000_000, mean=2.0, least=2.0)], PEAKS) == []
