@@ -9,16 +9,19 @@ from __future__ import annotations
 
 import contextvars
 import difflib
+import functools
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal, TypeVar
 
 import jax
 
 from stagejit.errors import OptionsError
 from stagejit.extension import E, Extension, parts_of
+
+T = TypeVar("T")
 
 # Every rewrite and optional fusion, by the name that `disable=` takes: there to be ablated, for no
 # program is better without one. What a user would choose is a field of `Options`. tests/rewrites
@@ -85,6 +88,26 @@ _KINDS = (CUDA, EMULATED)
 TARGETS = ("native", *_KINDS, *(f"{kind}:{name}" for kind in _KINDS for name in GPUS))
 
 
+def _with_known_names(cls: type[T]) -> type[T]:
+    """A dataclass that tells of unknown keywords as it does of unknown values."""
+    names = [each.name for each in fields(cls)]  # type: ignore[arg-type]
+    init = cls.__init__
+
+    @functools.wraps(init)
+    def __init__(self: Any, *args: Any, **given: Any) -> None:
+        for name in given:
+            if name not in names:
+                raise OptionsError(
+                    f"unknown option {name!r} in {cls.__name__}(...)",
+                    next_step=_suggest(name, names, "stagejit/docs/options.md"),
+                )
+        init(self, *args, **given)
+
+    cls.__init__ = __init__  # type: ignore[method-assign]
+    return cls
+
+
+@_with_known_names
 @dataclass(frozen=True)
 class Options:
     """Choices for one compilation.
@@ -130,7 +153,7 @@ class Options:
         becomes several dispatches. Only an op that takes more by itself stays over the limit.
     borders: where convolutions read what lies around their operand: in "blocks" that they copy, the
         default, or "always" in memory, wherever that can be done without a copy.
-    Raises OptionsError for an unknown rewrite name or target, and for extensions of one name.
+    Raises OptionsError for an unknown option, rewrite or target, and for extensions of one name.
     """
 
     target: str = "native"
@@ -162,7 +185,7 @@ class Options:
             if not isinstance(name, str) or name not in known:
                 raise OptionsError(
                     f"unknown rewrite {name!r} in Options(disable=...)",
-                    next_step=_suggest(name, known),
+                    next_step=_suggest(name, known, "stagejit/rewrites/README.md"),
                 )
         object.__setattr__(self, "disable", tuple(sorted(set(disable))))
         object.__setattr__(self, "split", _split_pairs(self.split))
@@ -331,7 +354,9 @@ def _wrong(name: str, value: Any, next_step: str) -> OptionsError:
     return OptionsError(f"{name} is {value!r}, of type {type(value).__name__}", next_step=next_step)
 
 
-def _suggest(name: Any, known: list[str]) -> str:
+def _suggest(name: Any, known: list[str], page: str = "") -> str:
+    """The name that is close to it, or all of them. page: that has them, too."""
     close = difflib.get_close_matches(str(name), known, n=1)
-    listing = "known names: " + ", ".join(known)
-    return f"did you mean {close[0]!r}? {listing}" if close else listing
+    if not close:
+        return "known names: " + ", ".join(known)
+    return f"did you mean {close[0]!r}?" + (f" all names are in {page}" if page else "")

@@ -4,6 +4,7 @@ step, and faults of ours as errors, never as a crash."""
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import os
 import re
 import subprocess
@@ -114,8 +115,19 @@ def test_an_exception_in_a_callback_is_jax_error() -> None:
 def test_unknown_rewrite() -> None:
     with pytest.raises(OptionsError, match=r"unknown rewrite 'fuse-everything'.*\nNext: known"):
         Options(disable=("fuse-everything",))
-    with pytest.raises(OptionsError, match="did you mean 'fuse-epilogues'"):
+    with pytest.raises(OptionsError, match="did you mean 'fuse-epilogues'") as raised:
         Options(disable="fuse-epilogue")  # type: ignore[arg-type]
+    assert "fuse-pad" not in str(raised.value)
+
+
+def test_unknown_option() -> None:
+    with pytest.raises(OptionsError, match=r"'chek_nans'.*\nNext: did you mean 'check_nans'"):
+        Options(chek_nans=True)  # type: ignore[call-arg]
+    with pytest.raises(OptionsError, match=r"unknown option 'speed'.*\nNext: known names: target,"):
+        Options(speed=3)  # type: ignore[call-arg]
+    assert list(inspect.signature(Options).parameters) == [
+        each.name for each in dataclasses.fields(Options)
+    ]
 
 
 @pytest.mark.parametrize("target", ["cuda:sm_20", "tpu", ""])

@@ -91,7 +91,7 @@ class Check:
 
     axes: of the rows, from outside: how many, and how many bytes apart. said: the text of the
     program's `checks`, counted from 1, that the error has. is_note: nothing ends; an error that
-    comes later has this text, too, if it is the first.
+    comes later has this text first, if it is the first note, and then the text behind its own.
     """
 
     place: BufferRef

@@ -2,7 +2,8 @@
 
 Input: a run, its schedule. Output: steps before the first dispatch and after each, and texts.
 Invariants: the first dispatch whose results have a NaN ends the program; what is NaN in arguments
-and weights is no error by itself, but said in one. A `fill` writes what the program says, so that
+and weights is no error by itself, but the first line of one. Each error has two texts, the second
+one for where there is such a line. A `fill` writes what the program says, so that
 is not looked at.
 """
 
@@ -15,7 +16,7 @@ from stagejit.graph.ir import Op
 from stagejit.index.box import Box
 from stagejit.loc import Loc
 from stagejit.options import Options
-from stagejit.runtime.cpu.checks import NOTE, check_of, is_checked
+from stagejit.runtime.cpu.checks import BEHIND_NOTE, check_of, is_checked
 from stagejit.runtime.hosting.scopes import Scope
 from stagejit.runtime.program import Check, Clear
 from stagejit.runtime.program import Step as HostStep
@@ -59,9 +60,10 @@ class Checking:
         made = self._check(_whole(buffer), buffer, scope)
         if buffer.name in left:
             step = left[buffer.name].step
-            yield self._said(made, self._made_by(step, f"@{step.dispatch.name}", "XLA", "made"))
+            path = f"@{step.dispatch.name}"
+            yield self._said(made, *self._made_by(step, path, f"made {self.what}, in XLA"))
         elif buffer.kind in ("argument", "weight", "constant"):
-            note = f"{NOTE}{buffer.kind} `{buffer.name}` has a {self.what} already, before the call"
+            note = f"{self.what} came in by {buffer.kind} `{buffer.name}`, which has it already"
             yield replace(self._said(made, note), is_note=True)
 
     def _left_to_xla(self) -> dict[str, Delegation]:
@@ -80,25 +82,30 @@ class Checking:
             buffer = scope.schedule.plan.buffer(access.buffer)
             if is_checked(buffer.dtype) and access.nbytes:
                 path = f"@{scope.path}{step.dispatch.name}"
-                text = self._made_by(step, path, str(access), "made the first")
-                found.append(self._said(self._check(access, buffer, scope), text))
+                done = "copied" if step.dispatch.kind == "copy" else "made"
+                texts = self._made_by(step, path, f"{done} the first {self.what}, in {access}")
+                found.append(self._said(self._check(access, buffer, scope), *texts))
         return found
 
     def _check(self, access: Access, buffer: Buffer, scope: Scope) -> Check:
         infs = self.options.check_infs
         return check_of(access, buffer, scope.place(buffer.name), infs=infs)
 
-    def _said(self, check: Check, text: str) -> Check:
-        self.texts.append(text)
-        return replace(check, said=len(self.texts))
+    def _said(self, check: Check, *texts: str) -> Check:
+        self.texts += texts
+        return replace(check, said=len(self.texts) - len(texts) + 1)
 
-    def _made_by(self, step: Step, path: str, where: str, made: str) -> str:
+    def _made_by(self, step: Step, path: str, made: str) -> tuple[str, str]:
+        """What is said of it by itself, and behind a note: there the NaN may be passed on."""
         lines = _lines(step.region.ops, step.dispatch.loc)
         ops = ", ".join(step.dispatch.ops) or step.dispatch.kind
+        where = f"{path} ({step.dispatch.kind}: {ops})"
         return (
-            f"{path} ({step.dispatch.kind}: {ops}) {made} {self.what}, in {where}\n{lines}"
+            f"{where} {made}\n{lines}"
             f"Next: look at what these lines compute, from {_read(step)}; "
-            'disable=("fuse-producers", "fuse-epilogues", "fuse-rows") looks at each op by itself'
+            'disable=("fuse-producers", "fuse-epilogues", "fuse-rows") looks at each op by itself',
+            f"{BEHIND_NOTE}{where} is the first to write one, from {_read(step)}\n{lines}"
+            "Next: look at what makes that value, before the call",
         )
 
 

@@ -26,7 +26,8 @@ _INFINITY = {
     "f32": (32, 0x7F800000),
     "f64": (64, 0x7FF0000000000000),
 }
-NOTE = "Note: "  # begins what is said after an error
+# What begins no error of its own: it is said behind a note, of what was there before the call.
+BEHIND_NOTE = "There, "
 _WIDTHS = (16, 32, 64)
 _VECTOR_BITS = 512
 

@@ -28,7 +28,7 @@ from typing import Any, assert_never
 import numpy as np
 
 from stagejit.runtime.cpu import foreign, interpreter, support
-from stagejit.runtime.cpu.checks import NOTE, words_of
+from stagejit.runtime.cpu.checks import BEHIND_NOTE, words_of
 from stagejit.runtime.cpu.frame import HEADER
 from stagejit.runtime.cpu.interpreter import KINDS
 from stagejit.runtime.objects.object_cache import digest
@@ -187,7 +187,9 @@ class _Encoder:
         large = rows > _MOST_ON_STACK_NBYTES
         faults = program.faults or ("a kernel left its bounds",)
         texts = [f"{where}: {text}. {_REPORT}" for text in faults]
-        texts += [text if text.startswith(NOTE) else f"{where}: {text}" for text in program.checks]
+        texts += [
+            text if text.startswith(BEHIND_NOTE) else f"{where}: {text}" for text in program.checks
+        ]
         unknown = f"{where}: this jaxlib's FFI is unknown. Next: install jax 0.10 to 0.12"
         counts = f"{where}: wrong number of buffers, or a stage other than execute. {_REPORT}"
         memory = (

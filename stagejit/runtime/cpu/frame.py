@@ -48,19 +48,19 @@ entry:
 
 _NOTED = f"""
 ; An error with two texts, a line each.
-define internal ptr @sj_error_and_note(ptr %cf, ptr %text, ptr %note) nounwind {{
+define internal ptr @sj_note_and_error(ptr %cf, ptr %note, ptr %text) nounwind {{
 entry:
   %text.nbytes = call i64 @strlen(ptr %text)
   %note.nbytes = call i64 @strlen(ptr %note)
   %both = add i64 %text.nbytes, %note.nbytes
   %nbytes = add i64 %both, 2
   %message = alloca i8, i64 %nbytes
-  %first = call ptr @memcpy(ptr %message, ptr %text, i64 %text.nbytes)
-  %between = getelementptr i8, ptr %message, i64 %text.nbytes
+  %first = call ptr @memcpy(ptr %message, ptr %note, i64 %note.nbytes)
+  %between = getelementptr i8, ptr %message, i64 %note.nbytes
   store i8 10, ptr %between
   %behind = getelementptr i8, ptr %between, i64 1
-  %with.end = add i64 %note.nbytes, 1
-  %second = call ptr @memcpy(ptr %behind, ptr %note, i64 %with.end)
+  %with.end = add i64 %text.nbytes, 1
+  %second = call ptr @memcpy(ptr %behind, ptr %text, i64 %with.end)
   %error = call ptr @sj_error(ptr %cf, i32 {abi.INTERNAL}, ptr %message)
   ret ptr %error
 }}
@@ -217,7 +217,7 @@ noted:
   %note.entry = select i1 %note.known, i64 %note.index, i64 0
   %note.message.p = getelementptr ptr, ptr %faults, i64 %note.entry
   %note.message = load ptr, ptr %note.message.p
-  %noted.error = call ptr @sj_error_and_note(ptr %cf, ptr %fault.message, ptr %note.message)
+  %noted.error = call ptr @sj_note_and_error(ptr %cf, ptr %note.message, ptr %fault.message)
   ret ptr %noted.error
 {_error("bad.fault", abi.INTERNAL, "%fault.message")}\
 {_error("unknown.api", abi.INVALID_ARGUMENT, "%text.unknown")}\

@@ -300,7 +300,8 @@ check:
   %checked = load ptr, ptr %row
   %wrong = call i1 @sj_check(ptr %checked, ptr %rest)
   br i1 %wrong, label %said, label %next
-said:                                    ; the first of each kind stays
+said:                                    ; the first of each kind stays; an error has the text
+                                         ; behind its own where there is a note
 {abi.load("%fault", "ptr", "%row", 8)}{abi.load("%said.now", "i64", "%rest", 48)}\
   %said.before = load i64, ptr %fault
   %is.error = trunc i64 %said.now to i32
@@ -309,7 +310,10 @@ said:                                    ; the first of each kind stays
   %noted = icmp ne i64 %upper, 0
   %again.noted = and i1 %is.note, %noted
   %added = select i1 %again.noted, i64 0, i64 %said.now
-  %said.all = or i64 %said.before, %added
+  %error.noted = select i1 %is.note, i1 false, i1 %noted
+  %behind.note = zext i1 %error.noted to i64
+  %said.which = add i64 %added, %behind.note
+  %said.all = or i64 %said.before, %said.which
   store i64 %said.all, ptr %fault
   br i1 %is.note, label %next, label %end
 """
