@@ -257,7 +257,8 @@ def _array(name: str, leaf: Any) -> tuple[Any, bool]:
             next_step="bind arrays, outside of jit and grad; inside, call the function itself",
         )
     if not isinstance(leaf, jax.Array):
-        return jnp.array(leaf, copy=True), True
+        with jax.ensure_compile_time_eval():  # a constant, also inside of a jit
+            return jnp.array(leaf, copy=True), True
     if leaf.is_deleted():
         raise OptionsError(f"{name} is deleted", next_step="bind arrays that are there")
     devices = leaf.devices()

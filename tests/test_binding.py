@@ -647,3 +647,14 @@ def test_donating_what_programs_read_makes_a_copy(jit: Any) -> None:
         twice = jit(lambda w: w * 2 + 1, donate_argnums=0)(w).block_until_ready()
         assert (twice.unsafe_buffer_pointer() == address) is not is_bound
     assert_close(bound(x), wanted)
+
+
+def test_arrays_of_numpy_are_bound_inside_of_a_jit() -> None:
+    w = np.arange(12, dtype=np.float32).reshape(3, 4)
+
+    @jax.jit
+    def f(x: Any) -> Any:
+        return stagejit.bind(lambda w, x: x @ w, w)(x) + 1
+
+    x = np.ones((2, 3), np.float32)
+    np.testing.assert_allclose(f(x), x @ w + 1)

@@ -18,8 +18,8 @@ DECLARATIONS = PACKAGE / "graph" / "ops"
 POLICIES = PACKAGE / "codegen"  # which has code for each of the package's kinds
 MOST_IN_POLICIES = 8
 # What has a `.kind` that is no op's: a dispatch of a plan, which has no anchor to ask, an index
-# variable.
-NOT_OPS = frozenset({"region", "part", "dispatch", "d", "var"})
+# variable, a note of an explanation, a span of a profile.
+NOT_OPS = frozenset({"region", "part", "dispatch", "d", "var", "note", "span"})
 
 
 def _names_kinds(node: ast.AST, known: dict[str, ast.AST]) -> bool:

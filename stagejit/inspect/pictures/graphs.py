@@ -118,7 +118,7 @@ def _literal(op: Op, names: Mapping[Value, str]) -> str:
     if op.definition.is_constant:
         value = op.attrs["value"]
         return element_text(value.reshape(-1)[0]) if value.size == 1 else ""
-    if op.kind == "fill" and not names[op.operands[0]].startswith("%"):
+    if op.definition.is_splat and not names[op.operands[0]].startswith("%"):
         return names[op.operands[0]]
     return ""
 

@@ -211,6 +211,8 @@ def _product(graph: Graph, op: Op, at: int, stored: Stored) -> Value:
     )  # fmt: skip
     before = [axis in others for axis in stored.channels]
     scale, other = stored.scale, op.operands[1 - at]
+    if stored.summed is not None and not _takes_panels(op):
+        return _with_operands(graph, op, at, stored.restored(graph), other)
     if scale is None and stored.summed is not None:
         return _of_panels(graph, op, at, stored, other)
     if scale is None:
@@ -251,6 +253,13 @@ def _with_operands(
 ) -> Value:
     operands = (weight, other) if at == 0 else (other, weight)
     return build(graph, op.kind, operands, op.loc, **{**op.attrs, **attrs})
+
+
+def _takes_panels(op: Op) -> bool:
+    """Whether a product sums over one axis of each operand and goes along no other of both."""
+    if op.definition.is_windowed:
+        return False
+    return len(op.attrs["contracting"][0]) == 1 and not op.attrs["batch"][0]
 
 
 def _of_panels(graph: Graph, op: Op, at: int, stored: Stored, other: Value) -> Value:

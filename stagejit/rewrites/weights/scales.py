@@ -2,7 +2,9 @@
 
 Input: a product of something and weights (see `bind`), whose result is multiplied by a value for
 each output channel that weights determine, too. Output: the product of weights that are multiplied.
-Invariant: only the place of a rounding changes; whoever reads the product reads the multiple.
+Invariant: only the place of a rounding changes, where multiples of weights are normal numbers, as
+those of f32 are unless magnitudes are beyond all use (see `stagejit/docs/numbers.md`); f16 has no
+such room. Whoever reads the product reads the multiple.
 
 A normalization whose statistics are weights (`batch norm` at inference) thus becomes a part of the
 convolution before it: what is subtracted in between is multiplied by the same factor.
@@ -20,6 +22,7 @@ from stagejit.graph.ops.elementwise import function_of
 from stagejit.rewrites.driver import Outcome, declined, rewrite
 from stagejit.rewrites.partial import mapped
 from stagejit.rewrites.weights.behind import is_determined, is_widened, weights_behind
+from stagejit.types import f16
 
 NAME = "scale-weights"
 
@@ -75,13 +78,13 @@ def _scaled(graph: Graph, op: Op, value: Value, factor: Value) -> Outcome:
 def _with_weights(graph: Graph, op: Op, product: Op, factor: Value) -> Outcome:
     if factor.op.definition.is_splat:
         return declined("a number is as cheap where results are stored")
-    if not factor.op.definition.repeats:
-        return declined("the factor is not one for each output channel")
     source, axes = _repeated(graph, factor)
     at = next(at for at, x in enumerate(product.operands) if is_determined(graph, x))
     weights = product.operands[at]
     if weights.type.dtype is not factor.type.dtype or not factor.type.dtype.is_float:
         return declined(f"weights of {weights.type.dtype} would be rounded once more")
+    if factor.type.dtype is f16:
+        return declined("multiples of f16 may be too large or too small for it")
     if is_widened(weights):
         return declined("the weights have fewer bytes in memory")
     if _is_read_otherwise(graph, product, weights, source):
@@ -131,7 +134,7 @@ def _is_scaled(graph: Graph, product: Op, factor: Value) -> bool:
         (user,) = users
         other = user.operands[user.operands[0] is value]
         if function_of(user) in ("mul", "div"):
-            return other.op.definition.repeats and _repeats(other, factor)
+            return _repeats(other, factor)
         if function_of(user) not in _ADDS or weights_behind(graph, other) is None:
             return False
         value = user.result
@@ -139,7 +142,9 @@ def _is_scaled(graph: Graph, product: Op, factor: Value) -> bool:
 
 def _repeats(value: Value, source: Value) -> bool:
     """Whether both come from one value, axes of one element aside."""
-    first, second = value.op.operands[0], source
+    first, second = value, source
+    if first.op.definition.repeats:
+        first = first.op.operands[0]
     while first.op.definition.keeps_order:
         first = first.op.operands[0]
     while second.op.definition.keeps_order:
@@ -148,10 +153,13 @@ def _repeats(value: Value, source: Value) -> bool:
 
 
 def _repeated(graph: Graph, value: Value) -> tuple[Value, tuple[int, ...]]:
-    """What a broadcast repeats, without axes of one element, and along which axes that lies."""
-    source = value.op.operands[0]
+    """What a broadcast repeats, without axes of one element, and along which axes that lies. What
+    is none is repeated along none: where there is one row, a factor for each column."""
+    source, along = value, tuple(range(value.type.rank))
+    if value.op.definition.repeats:
+        source, along = value.op.operands[0], value.op.attrs["axes"]
     wide = [at for at, size in enumerate(source.shape) if size != 1]
-    axes = tuple(value.op.attrs["axes"][at] for at in wide)
+    axes = tuple(along[at] for at in wide)
     if len(wide) < source.type.rank:
         shape = tuple(source.shape[at] for at in wide)
         source = build(graph, "reshape", [source], shape=shape)
@@ -176,7 +184,10 @@ def weight_axis(product: Op, operand: int, axis: int) -> int | None:
 
 @rewrite(NAME, roots="map", functions="add sub", counts=True)
 def summed_shifts(graph: Graph, op: Op) -> Outcome:
-    """map add (map add %y, %a), %b  -->  map add %y, (map add %a, %b), for weights %a and %b"""
+    """map add (map add (conv %x, %w), %a), %b  -->  map add (conv %x, %w), (map add %a, %b)
+
+    For weights %a and %b. Of anything else this could undo what somebody adds and takes away again
+    in order to round."""
     if not any(graph.bound) or not op.result.type.dtype.is_float:
         return None
     outer = _shift(graph, op)
@@ -184,6 +195,8 @@ def summed_shifts(graph: Graph, op: Op) -> Outcome:
     if not outer or not inner or len(graph.uses(outer[0])) > 1:
         return None
     (_, b, plus_b), (y, a, plus_a) = outer, inner
+    if not y.op.definition.is_product or op.result.type.dtype is f16 or a is b:
+        return None
     if plus_a == plus_b:
         return mapped(graph, "add" if plus_a else "sub", y, mapped(graph, "add", a, b))
     more, less = (a, b) if plus_a else (b, a)

@@ -109,14 +109,12 @@ class Checking:
         )
 
 
-_GIVEN = ("const", "fill")
-
-
 def _lines(ops: Iterable[Op], loc: Loc) -> str:
     """A line for each of the user's that the ops come from, with their kinds."""
     kinds: dict[str, dict[str, None]] = {}
     for op in ops:
-        if op.loc and op.kind not in _GIVEN:
+        known = op.definition
+        if op.loc and not known.is_constant and not known.is_splat:
             kinds.setdefault(str(op.loc), {})[str(op.attrs.get("fn", op.kind))] = None
     if not kinds and loc:
         kinds[str(loc)] = {}

@@ -154,3 +154,26 @@ def test_switched_off_the_weights_are_those_that_were_bound() -> None:
 def test_a_form_that_there_is_not() -> None:
     with pytest.raises(stagejit.StagejitError, match="weights is 'int3'"):
         stagejit.bind(lambda w, x: x @ w, array(64, 48), weights="int3")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("form", ["bf16", "int8"])
+@pytest.mark.parametrize(
+    "other",
+    ["bij,ij->b", "ij,ij->", "ik,bk->bi", "b,ik->bik", "bik,ik->bik", "ik,ik->i", "ik,ik->k"],
+)
+def test_any_product_reads_what_another_wants_in_panels(other: str, form: Any) -> None:
+    w = array(512, 640)
+    sizes = {"b": 3, "i": 512, "j": 640, "k": 640}
+    terms = other.split("->")[0].split(",")
+    at = next(at for at, term in enumerate(terms) if len(term) == 2 and term[0] == "i")
+    y = array(*(sizes[axis] for axis in terms[1 - at]), seed=2) / 25
+    x = array(3, 512, seed=1) / 25
+
+    def f(w: Array, x: Array, y: Array) -> Any:
+        return x @ w, jnp.einsum(other, *((w, y) if at == 0 else (y, w)))
+
+    found = stagejit.bind(f, w, weights=form)(x, y)
+    near = rounded(w, form, (0,)).astype(np.float64)
+    both = (near, y) if at == 0 else (y, near)
+    np.testing.assert_allclose(found[0], x @ near, atol=1e-4)
+    np.testing.assert_allclose(found[1], np.einsum(other, *both), rtol=1e-4, atol=1e-3)

@@ -168,3 +168,41 @@ def test_a_factor_of_the_weights_own_is_made_once_and_no_copy_of_them(others: An
     decisions = bound.plan(x).decisions
     assert [d.reason for d in decisions if d.rewrite == "evaluate-weights" and not d.applied] == []
     assert bound.memory_analysis()["kept_nbytes"] <= 1.2 * w.nbytes
+
+
+def test_multiples_of_f16_are_not_made() -> None:
+    text = product(TIMES).replace("f32", "f16")
+    assert reasons(scaled_product, text) == [
+        "multiples of f16 may be too large or too small for it"
+    ]
+    w = np.full((64, 48), 50, np.float16)
+    s, x = np.full(48, 2e3, np.float16), np.full((8, 64), 1e-3, np.float16)
+    found = stagejit.bind(lambda p, x: (x @ p[0]) * p[1], (w, s))(x)
+    np.testing.assert_allclose(found, (x.astype(float) @ w) * s, rtol=3e-3)
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_what_rounds_by_adding_and_taking_away_still_does(sign: int) -> None:
+    w = np.full(8, sign * 1.5 * 2**23, np.float32)
+    found = stagejit.bind(lambda w, x: (x + w) - w, w)(np.full((1, 8), 2.4, np.float32))
+    np.testing.assert_array_equal(found, np.full((1, 8), 2.0))
+
+
+@pytest.mark.parametrize("rows", [(8, 1), (1, 8), (3, 1, 1, 5)])
+def test_one_row_has_the_factors_that_many_have(rows: tuple[int, ...]) -> None:
+    """And no other copy of the weights: they need not be there any more."""
+
+    def layer(p: Any, x: Any) -> Any:
+        return jnp.tanh(x @ p["w"] * p["s"] + p["b"])
+
+    rng = np.random.default_rng(5)
+    params = {"w": rng.normal(size=(96, 192)) / 10, "s": rng.uniform(1, 2, 192), "b": np.ones(192)}
+    params = {name: jnp.asarray(value, jnp.float32) for name, value in params.items()}
+    wanted = {name: np.asarray(value, np.float64) for name, value in params.items()}
+    bound = stagejit.bind(layer, params)
+    del params
+    for count in rows:
+        x = rng.normal(size=(count, 96)).astype(np.float32)
+        exact = np.tanh(x @ wanted["w"] * wanted["s"] + wanted["b"])
+        np.testing.assert_allclose(bound(x), exact, atol=2e-6)
+    assert bound.memory_analysis()["kept_nbytes"] <= 1.2 * 4 * 96 * 192

@@ -317,3 +317,17 @@ def test_rows_beside_each_other_are_one() -> None:
     assert rows((0, 0, 1), (4, 6, 2)) == Rows(4, 2, ((24, 20),))
     assert rows((0, 1, 0), (2, 2, 3), (2, 3, 2)) == Rows(20, 1, ((2, 240), (2, 60), (3, 8)))
     assert rows((3, 5, 4), (1, 1, 1)) == Rows(476, 1, ())
+
+
+def test_a_weight_that_is_made_before_calls_has_a_nan() -> None:
+    w, x = np.ones((8, 8), np.float32), np.ones((2, 8), np.float32)
+    options = stagejit.Options(check_nans=True)
+    bound = stagejit.bind(lambda w, x: x @ (w * 2), w, options=options)
+    np.testing.assert_array_equal(bound(x), np.full((2, 8), 16))
+    w[0, 0] = np.nan
+    bound.update(w)
+    with pytest.raises(Exception, match=r"weight `.*` has a NaN already, before the call"):
+        jax.block_until_ready(bound(x))
+    anew = stagejit.bind(lambda w, x: x @ (w * 2), w, options=options)
+    with pytest.raises(Exception, match=r"weight `.*` has a NaN already, before the call"):
+        jax.block_until_ready(anew(x))
