@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
 
+from stagejit.inspect.explain.numbers import counted
 from stagejit.inspect.page import Markup, joined, table
 from stagejit.inspect.pictures.nodes import Edge, Line, Node, draw
 from stagejit.inspect.pictures.picture import Panel
@@ -26,7 +27,7 @@ def panels(plan: Plan) -> Iterator[Panel]:
 def _panels(plan: Plan, title: str, *, first: bool) -> Iterator[Panel]:
     nodes, edges = [_node(d) for d in plan.dispatches], _edges(plan)
     drawn = draw(nodes, edges)
-    note = f"{len(plan.dispatches)} dispatches, {len(plan.barriers)} barriers"
+    note = f"{counted(len(plan.dispatches), 'dispatch')}, {counted(len(plan.barriers), 'barrier')}"
     more = f"; {drawn.note}" if drawn.note else ""
     colors = dict.fromkeys((d.kind, color_of(d.kind)) for d in plan.dispatches)
     details = key_of(colors)

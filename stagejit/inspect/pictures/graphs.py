@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.literals import element_text
 from stagejit.graph.printer import op_text, value_names
+from stagejit.inspect.explain.numbers import counted
 from stagejit.inspect.page import item, joined
 from stagejit.inspect.pictures.nodes import Edge, Line, Node, draw
 from stagejit.inspect.pictures.picture import Panel
@@ -30,7 +31,7 @@ def panels(graph: Graph, title: str = "") -> Iterator[Panel]:
     nodes, edges = Nodes().of(graph)
     drawn = draw(nodes, edges)
     ops = graph.ops()
-    note = f"{len(ops)} ops" + (f"; {drawn.note}" if drawn.note else "")
+    note = counted(len(ops), "op") + (f"; {drawn.note}" if drawn.note else "")
     colors = dict.fromkeys((kind_of(op), color_of(kind_of(op))) for op in ops)
     key = key_of((name, color) for name, color in colors if color != "gray")
     yield Panel(f"graph of {title}", drawn.drawing, note, key)

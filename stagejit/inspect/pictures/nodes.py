@@ -80,7 +80,9 @@ class Drawn:
         """What a reader should know of how much is drawn."""
         if self.left_out:
             return f"the first {self.of - self.left_out} of {self.of} are drawn"
-        return f"{self.nodes} boxes for {self.of}" if self.nodes < self.of else ""
+        if self.nodes == self.of:
+            return ""
+        return f"{self.nodes} boxes drawn for {self.of} nodes, alike ones once"
 
 
 def draw(nodes: Sequence[Node], edges: Sequence[Edge], *, fold: bool = True) -> Drawn:

@@ -13,6 +13,7 @@ from itertools import pairwise
 
 from stagejit.decisions import Decision
 from stagejit.graph.ir import Graph, Value
+from stagejit.inspect.explain.numbers import counted
 from stagejit.inspect.page import Markup, item, joined, table
 from stagejit.inspect.pictures import svg
 from stagejit.inspect.pictures.graphs import Nodes
@@ -79,7 +80,8 @@ def _names(graph: Graph) -> dict[Value, str]:
 
 def _new(after: Snapshot) -> Panel:
     drawn = draw(list(after.nodes.values()), _edges(after, after.nodes))
-    note = f"a new graph of {len(after.nodes)} nodes" + (f"; {drawn.note}" if drawn.note else "")
+    more = f"; {drawn.note}" if drawn.note else ""
+    note = f"a new graph of {counted(len(after.nodes), 'node')}{more}"
     return Panel(f"after {after.step}", drawn.drawing, note, _decided(after.decisions))
 
 
@@ -104,7 +106,8 @@ def _changed(before: Snapshot, after: Snapshot) -> Panel:
     ]
     applied = sum(decision.applied for decision in after.decisions)
     note = (
-        f"{', '.join(counts)} by {applied} rewrites; {len(before.nodes)} to {len(after.nodes)} ops"
+        f"{', '.join(counts)} by {counted(applied, 'rewrite')}; "
+        f"{len(before.nodes)} to {counted(len(after.nodes), 'op')}"
     )
     more = [f"{title}: {told}" for (title, _), told in zip(sides, notes, strict=True) if told]
     if len(before.nodes) > _MOST_WHOLE:

@@ -15,6 +15,7 @@ from stagejit.codegen.target import Target
 from stagejit.dispatch.regions import Region
 from stagejit.graph.ir import Graph
 from stagejit.inspect import page
+from stagejit.inspect.explain.numbers import counted
 from stagejit.inspect.page import Markup, Section
 from stagejit.inspect.pictures import dispatches, graphs, memory, svg, timeline
 from stagejit.inspect.pictures.picture import Picture
@@ -64,10 +65,15 @@ def of_streams(program: CudaProgram, plan: Plan, kernels: Mapping[Region, Genera
 
 def summary(plan: Plan) -> str:
     """A plan in numbers."""
+    counts = (
+        counted(len(things), what)
+        for things, what in (
+            (plan.dispatches, "dispatch"), (plan.copies, "copy"), (plan.fills, "fill"),
+            (plan.packs, "pack"), (plan.barriers, "barrier"),
+        )
+    )  # fmt: skip
     return (
-        f"{len(plan.dispatches)} dispatches, {len(plan.copies)} copies, {len(plan.fills)} fills, "
-        f"{len(plan.packs)} packs, {len(plan.barriers)} barriers, "
-        f"{grouped(plan.transient_nbytes)} transient bytes "
+        f"{', '.join(counts)}, {grouped(plan.transient_nbytes)} transient bytes "
         f"(peak {grouped(plan.peak_nbytes)} allocated)"
     )
 
