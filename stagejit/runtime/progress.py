@@ -2,13 +2,15 @@
 
 Input: the steps of a compilation, as they begin. Output: nothing, or a bar on stderr that goes away
 when it is done. Invariants: there is none before `AFTER_SECONDS`, none where stderr is neither a
-terminal nor a notebook, and none with `Options(progress=False)` or $STAGEJIT_PROGRESS=0; what goes
-wrong with it fails nothing. Compilations of several threads have a line each in one display.
+terminal nor a notebook with ipywidgets, and none with `Options(progress=False)` or
+$STAGEJIT_PROGRESS=0; what goes wrong with it fails nothing. Compilations of several threads have a
+line each in one display.
 """
 
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import os
 import sys
 import threading
@@ -73,7 +75,8 @@ def is_watched() -> bool:
     if os.environ.get("STAGEJIT_PROGRESS", "") == "0":
         return False
     if "ipykernel" in sys.modules:
-        return True
+        # Without ipywidgets, rich writes a warning into the cell instead of a bar.
+        return importlib.util.find_spec("ipywidgets") is not None
     try:
         return sys.stderr.isatty()
     except (AttributeError, ValueError):  # there is none, or it is closed

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.util
 import io
 import sys
 import threading
 import time
+import types
 from typing import Any
 
 import jax
@@ -70,6 +72,25 @@ def test_nothing_is_shown_where_nobody_looks(
     assert not bars.is_watched()
     monkeypatch.setattr(sys, "stderr", None)
     assert not bars.is_watched()
+
+
+@pytest.mark.parametrize("has_widgets", [False, True])
+def test_a_notebook_has_a_bar_where_it_can_show_one(
+    has_widgets: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """rich draws into a cell by ipywidgets, and writes a warning where there are none."""
+    real = importlib.util.find_spec
+
+    def find(name: str, package: str | None = None) -> Any:
+        if name == "ipywidgets":
+            return object() if has_widgets else None
+        return real(name, package)
+
+    monkeypatch.delenv("STAGEJIT_PROGRESS", raising=False)
+    monkeypatch.setitem(sys.modules, "ipykernel", types.ModuleType("ipykernel"))
+    monkeypatch.setattr(importlib.util, "find_spec", find)
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    assert bars.is_watched() == has_widgets
 
 
 def test_it_can_be_switched_off(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:

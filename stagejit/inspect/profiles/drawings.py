@@ -13,7 +13,8 @@ from stagejit.inspect.page import Markup, element, joined
 from stagejit.inspect.profiles.rows import FORK_JOIN, HOST, XLA, DispatchTimes
 from stagejit.inspect.profiles.spans import Span
 
-_WIDTH, _HEIGHT, _LETTER, _LEFT = 1200.0, 20.0, 7.2, 200.0
+_WIDTH, _HEIGHT, _LETTER = 1200.0, 20.0, 7.3
+_LEAST_LEFT, _MOST_LEFT, _GAP = 100.0, 400.0, 10.0  # of the names of threads
 _LEAST_WIDTH = 0.3
 _MOST_BOXES = 4000
 _COLORS = {
@@ -86,11 +87,14 @@ def timeline(spans: Sequence[Span]) -> Markup:
     shown = sorted(shown, key=lambda span: -span.seconds)[:_MOST_BOXES]
     shown.sort(key=lambda span: (span.start_seconds, -span.seconds))
     threads = dict.fromkeys([last.thread, *(span.thread for span in shown)])
-    scale, top, boxes = (_WIDTH - _LEFT) / max(end - begin, 1e-12), 0.0, list[Markup]()
+    longest = max(len(thread) for thread in threads) * _LETTER + _GAP
+    left_edge = min(max(longest, _LEAST_LEFT), _MOST_LEFT)
+    scale, top, boxes = (_WIDTH - left_edge) / max(end - begin, 1e-12), 0.0, list[Markup]()
     for thread in threads:
         own = [span for span in shown if span.thread == thread]
-        name = element("text", thread, x=0, y=f"{top + 14:.0f}", fill="var(--sj-soft)")
-        boxes.append(name)
+        label = _fitting(thread, left_edge - _GAP)
+        text = element("text", label, x=0, y=f"{top + 14:.0f}", fill="var(--sj-soft)")
+        boxes.append(element("g", element("title", thread), text))
         open_until: list[float] = []
         deepest = 1
         for span in own:
@@ -103,7 +107,7 @@ def timeline(spans: Sequence[Span]) -> Markup:
                 y = top + len(open_until) * _HEIGHT
                 kind = {"call": "function", "dispatch": ""}.get(span.kind, span.kind)
                 kind = kind or span.name.rpartition("/")[2].partition(".")[0]
-                x = _LEFT + (left - begin) * scale
+                x = left_edge + (left - begin) * scale
                 boxes.append(_box(x, y, width, span.name, about.rstrip(), kind))
             open_until.append(span.stop_seconds)
             deepest = max(deepest, len(open_until))
@@ -126,10 +130,15 @@ def _box(x: float, y: float, width: float, name: str, about: str, kind: str) -> 
         stroke=f"var(--sj-{color})",
         stroke_width=0.5,
     )
-    letters = int((width - 6) / _LETTER)
-    shown = name if len(name) <= letters else f"{name[: letters - 1]}…" if letters > 2 else ""
+    shown = _fitting(name, width - 6)
     text = element("text", shown, x=f"{x + 3:.2f}", y=f"{y + 14:.1f}", fill="var(--sj-ink)")
     return element("g", element("title", about), rectangle, text, classes="sj-item")
+
+
+def _fitting(name: str, width: float) -> str:
+    """What there is room for."""
+    letters = int(width / _LETTER)
+    return name if len(name) <= letters else f"{name[: letters - 1]}…" if letters > 2 else ""
 
 
 def _svg(boxes: Sequence[Markup], height: float, label: str) -> Markup:

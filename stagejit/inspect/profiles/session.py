@@ -7,14 +7,11 @@ it count, and the block ends when they have ended; profiles may overlap.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import threading
 from collections.abc import Sequence
 from types import TracebackType
 from typing import Self
-
-import jax
 
 from stagejit.errors import StagejitError
 from stagejit.inspect.profiles import trace_file, views
@@ -27,6 +24,7 @@ from stagejit.runtime.cpu import recording
 from stagejit.runtime.cpu.loader import recorder
 from stagejit.runtime.embedding import staged_functions
 from stagejit.runtime.peaks import Peaks, of_this_machine
+from stagejit.runtime.waiting import wait_for_calls
 
 
 class Profile:
@@ -51,7 +49,7 @@ class Profile:
             raise StagejitError(
                 "this profile has begun already", next_step="make another stagejit.profile()"
             )
-        _wait()
+        wait_for_calls()
         self._noting.__enter__()
         self._recording = recorder().begin()
         return self
@@ -64,7 +62,7 @@ class Profile:
     ) -> None:
         if self._recording is None:
             raise StagejitError("this profile has not begun", next_step="write `with` before it")
-        _wait()
+        wait_for_calls()
         recorder().end(self._recording)
         self._noting.__exit__(None, None, None)
         self._taken = _take(self._recording, self._compiled)
@@ -139,16 +137,10 @@ def profile() -> Profile:
         with stagejit.profile() as p:
             f(x)
 
-    Calls outside of such blocks cost nothing more. Programs on a GPU are counted as a whole.
+    Calls outside of such blocks cost nothing more. Programs on a GPU are counted as a whole. The
+    block ends when its calls have ended; of other threads, wait for those that drop their results.
     """
     return Profile()
-
-
-def _wait() -> None:
-    """Until what was begun has ended, as far as somebody keeps its results."""
-    for array in jax.live_arrays():  # type: ignore[no-untyped-call]
-        with contextlib.suppress(Exception):  # it is deleted, or its error is whoever reads it's
-            array.block_until_ready()
 
 
 def _take(taken: recording.Recording, compiled: Sequence[CompileTimes]) -> Taken:

@@ -188,6 +188,22 @@ def test_what_is_compiled_in_the_block_is_told() -> None:
     assert "compiled fresh" in str(profile)
 
 
+def test_calls_are_counted_whose_results_nobody_keeps() -> None:
+    """Operands that are not there yet have JAX run a call on a thread of its own, later."""
+    slow = jax.jit(lambda x: jax.lax.fori_loop(0, 20, lambda _, x: jnp.sin(x @ x), x))
+    inner = stagejit.jit(layer)
+    around = jax.jit(lambda x: inner(x @ x, x)[:, None] * x)
+    x = jnp.ones((300, 300))
+    jax.block_until_ready((inner(slow(x), x), around(x), inner(np.ones(x.shape, x.dtype), x)))
+    for _ in range(2):
+        with stagejit.profile() as profile:
+            for _ in range(5):
+                inner(slow(x), x)
+                around(x)
+                inner(np.ones(x.shape, x.dtype), x)
+        assert profile.calls == 15
+
+
 def test_a_function_that_goes_in_the_block_is_counted() -> None:
     with stagejit.profile() as profile:
         staged = stagejit.jit(lambda x: jnp.cos(x + 0.75))
