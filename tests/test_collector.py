@@ -42,11 +42,11 @@ def test_no_collection_while_a_function_is_compiled(monkeypatch: pytest.MonkeyPa
 
     run_until = pipeline.Compilation.run_until
 
-    def watched(self: pipeline.Compilation, name: str) -> pipeline.Compilation:
+    def watched(self: pipeline.Compilation, name: str, *began: Any) -> pipeline.Compilation:
         nonlocal inside
         inside = True
         try:
-            return run_until(self, name)
+            return run_until(self, name, *began)
         finally:
             inside = False
 

@@ -39,9 +39,9 @@ def _short_stack_for_our_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """JAX itself may take what it needs."""
     run = Compilation.run_until
 
-    def shortly(self: Compilation, name: str) -> Compilation:
+    def shortly(self: Compilation, name: str, *began: Any) -> Compilation:
         with short_stack():
-            return run(self, name)
+            return run(self, name, *began)
 
     monkeypatch.setattr(Compilation, "run_until", shortly)
 

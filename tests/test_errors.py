@@ -137,8 +137,8 @@ def test_unsupported_target(target: str) -> None:
 
 
 def test_unknown_stage() -> None:
-    with pytest.raises(OptionsError, match=r"no stage 'ptx'.*\nNext: choose one of jaxpr, graph"):
-        stagejit.jit(lambda x: x).lower(X).as_text("ptx")  # of a CPU
+    with pytest.raises(OptionsError, match=r"no stage 'pxt'.*\nNext: choose one of jaxpr, graph"):
+        stagejit.jit(lambda x: x).lower(X).as_text("pxt")
 
 
 def test_what_cannot_be_compiled_without_delegation() -> None:
