@@ -434,9 +434,8 @@ def _bound_weights(c: Compilation, cache: ObjectCache | None) -> BoundWeights | 
         known = _evaluations.get((made.text, c.request.options))
         if known is None:
             # A NaN in what is made is found in the calls that read it.
-            options = replace(
-                c.request.options, target="native", check_nans=False, check_infs=False
-            )
+            unchecked = replace(c.request.options, check_nans=False, check_infs=False)
+            options = replace(unchecked, target="native")
             request = Request("weights", None, options, (False,) * len(made.graph.inputs))
             inner = Compilation(request)
             inner.graph = copied(made.graph, made.graph.inputs, made.graph.outputs, ())
