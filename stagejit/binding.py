@@ -22,6 +22,7 @@ from stagejit.errors import OptionsError
 from stagejit.extension import line_of
 from stagejit.locks import new_lock
 from stagejit.options import Options
+from stagejit.runtime.waiting import wait_for_calls
 from stagejit.trace.weights import Budget, Reading, Weight, changing, tables_of, weight_p
 
 if TYPE_CHECKING:
@@ -163,7 +164,7 @@ class Bound(Traceable):
                         "compiled in",
                         next_step="bind anew, or make it an array",
                     )
-            _wait_for_calls()
+            wait_for_calls()  # which may still read the weights
             arrays = {weight: array for weight, (array, _) in new.items()}
             made: dict[Any, Reading] = {}
             while not _replace(new, made):
@@ -296,11 +297,3 @@ def _replace(new: Mapping[Weight, tuple[Any, bool]], made: Mapping[Any, Reading]
 
 def _are_equal(known: Any, leaf: Any) -> bool:
     return type(known) is type(leaf) and bool(known == leaf)
-
-
-def _wait_for_calls() -> None:
-    """Wait for all that has been called, which may still read the weights: of what nobody has a
-    result, or anything made of one, nobody can tell."""
-    for array in jax.live_arrays():  # type: ignore[no-untyped-call]
-        with contextlib.suppress(Exception):  # one that failed, or was deleted
-            array.block_until_ready()
