@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from stagejit.inspect.explain.numbers import nbytes_text, seconds_text
 from stagejit.inspect.explain.schema import WorthData
+from stagejit.inspect.numbers import nbytes_text, seconds_text
 from stagejit.schedule.comparison import Comparison, Totals
 
 

@@ -17,7 +17,7 @@ from stagejit.inspect.explain.notes import (
     PartOf,
     Placement,
 )
-from stagejit.inspect.explain.numbers import nbytes_text, number_text, seconds_text
+from stagejit.inspect.numbers import nbytes_text, number_text, seconds_text
 
 _MOST_OPS = 8  # that stand one by one
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
 
-from stagejit.inspect.explain.numbers import counted
+from stagejit.inspect.numbers import counted, number_text
 from stagejit.inspect.page import Markup, joined, table
 from stagejit.inspect.pictures.nodes import Edge, Line, Node, draw
 from stagejit.inspect.pictures.picture import Panel
 from stagejit.inspect.pictures.repeats import parts_of
-from stagejit.inspect.pictures.words import color_of, grouped, key_of, line_of, short, with_unit
+from stagejit.inspect.pictures.words import color_of, key_of, line_of, short, with_unit
 from stagejit.schedule.plan import Access, Barrier, Body, Dispatch, Plan
 
 _MOST_ON_EDGE = 2  # barriers that are written on an arrow
@@ -132,8 +132,8 @@ def _tables(plan: Plan) -> Markup:
                 ", ".join(d.ops),
                 ", ".join(map(str, d.reads)),
                 ", ".join(map(str, d.writes)),
-                grouped(d.flops),
-                grouped(d.nbytes),
+                number_text(d.flops),
+                number_text(d.nbytes),
                 line_of(d.loc),
             )
             for d in plan.dispatches
@@ -142,7 +142,7 @@ def _tables(plan: Plan) -> Markup:
     )
     barriers = table(
         ("dispatch", "waits for", "hazard and ranges", "bytes"),
-        ((f"@{b.dst}", f"@{b.src}", barrier_text(b), grouped(b.nbytes)) for b in plan.barriers),
+        ((f"@{b.dst}", f"@{b.src}", barrier_text(b), number_text(b.nbytes)) for b in plan.barriers),
         numbers={3},
     )
     return joined([dispatches, barriers] if plan.barriers else [dispatches])

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.literals import element_text
 from stagejit.graph.printer import op_text, value_names
-from stagejit.inspect.explain.numbers import counted
+from stagejit.inspect.numbers import counted
 from stagejit.inspect.page import item, joined
 from stagejit.inspect.pictures.nodes import Edge, Line, Node, draw
 from stagejit.inspect.pictures.picture import Panel

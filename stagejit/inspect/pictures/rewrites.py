@@ -13,7 +13,7 @@ from itertools import pairwise
 
 from stagejit.decisions import Decision
 from stagejit.graph.ir import Graph, Value
-from stagejit.inspect.explain.numbers import counted
+from stagejit.inspect.numbers import counted
 from stagejit.inspect.page import Markup, item, joined, table
 from stagejit.inspect.pictures import svg
 from stagejit.inspect.pictures.graphs import Nodes

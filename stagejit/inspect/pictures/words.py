@@ -9,6 +9,7 @@ from __future__ import annotations
 import linecache
 from collections.abc import Iterable
 
+from stagejit.inspect.numbers import seconds_text
 from stagejit.inspect.page import Markup, element, joined
 from stagejit.inspect.pictures import svg
 from stagejit.loc import Loc
@@ -80,14 +81,6 @@ def with_unit(value: float, unit: str) -> str:
     return f"{value:.3g} {unit}"
 
 
-def grouped(value: int) -> str:
-    """All digits; a symbolic size as it is."""
-    return f"{value:,}" if isinstance(value, int) else str(value)
-
-
 def time_text(seconds: float) -> str:
     """Three digits of a time, whatever it is."""
-    for unit, size in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
-        if seconds >= size:
-            return f"{seconds / size:.3g} {unit}"
-    return f"{seconds / 1e-9:.3g} ns" if seconds else "0"
+    return seconds_text(seconds) if seconds else "0"
