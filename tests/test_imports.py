@@ -25,6 +25,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "enabling",
         "importing",
         "locks",
+        "numbers",
         "machine",
         "collector",
         "other_threads",

@@ -193,7 +193,7 @@ def test_stores_go_to_the_caches_of_all_cores() -> None:
     made = [kernel(lambda x: x + 1, (1 << 24,), target=target) for target in (one, eight)]
     found = [next(c.reason for c in k.choices if c.name == "stream") for k in made]
     assert found[0].startswith("1 of 1 stores bypass the caches")
-    assert found[1] == "stores go to the caches: 131072 KiB of traffic, 262144 KiB of cache"
+    assert found[1] == "stores go to the caches: 128 MiB of traffic, 256 MiB of cache"
     assert made[0].seconds == made[1].seconds  # one core has one of them
 
 

@@ -23,6 +23,7 @@ from stagejit.bench.generation.sampling import State, empty_state
 from stagejit.bench.generation.trained import trained
 from stagejit.bench.generation.training import Schedule
 from stagejit.bench.programs import BenchError
+from stagejit.numbers import nbytes_text
 
 SIZES = {"small": SMALL, "gpt2": GPT2}
 MAX_ERROR = 1e-4  # of max|logits - those of jax.jit| / max|those of jax.jit|, where weights are f32
@@ -128,7 +129,7 @@ def table_of(speeds: Sequence[measuring.Speed], config: Config, count: int) -> T
             f"{1 / seconds:,.0f}",
             f"{100 * speed.timing.spread:.0f} %",
             f"{1e6 * seconds:,.0f}",
-            f"{speed.nbytes / 1e6:,.1f} MB",
+            nbytes_text(speed.nbytes),
             f"{speed.nbytes / seconds / 1e9:.1f}",
             "" if speed is speeds[0] else f"{seconds / first:.2f} times as fast",
         )

@@ -134,7 +134,7 @@ def table_of(rows: Sequence[Row], device: Device) -> Table:
     for name in ("program", "kernel"):
         table.add_column(name, no_wrap=True)
     for name in (
-        "launches", "blocks", "regis-\nters", "shared\nKB", "spills\nB", "occu-\npancy %",
+        "launches", "blocks", "regis-\nters", "shared\nKiB", "spills\nB", "occu-\npancy %",
         "limit", "floor\nus", "model\nus", "% of\nroofline",
     ):  # fmt: skip
         table.add_column(name, justify="right")

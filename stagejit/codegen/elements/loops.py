@@ -25,6 +25,7 @@ from stagejit.dispatch.regions import Store
 from stagejit.graph.ir import Value
 from stagejit.index.affine import Affine, Index, Var
 from stagejit.machine import Machine
+from stagejit.numbers import nbytes_text
 
 _LINE_NBYTES = 64
 
@@ -81,7 +82,7 @@ class Loops:
         """With stores that bypass the caches where that pays; see Note [Streamed stores]."""
         region, vector, cache = self.region, self.vector, self.target.l3s_nbytes
         traffic, streamed = _traffic(region, self.reads), tuple[Store, ...]()
-        sizes = f"{traffic >> 10} KiB of traffic, {cache >> 10} KiB of cache"
+        sizes = f"{nbytes_text(traffic)} of traffic, {nbytes_text(cache)} of cache"
         if traffic <= cache:
             why = f"stores go to the caches: {sizes}"
         elif vector is None or not region.aligned:

@@ -7,7 +7,7 @@ that was compiled once, for a call like the one in question.
 from __future__ import annotations
 
 from stagejit.inspect.explain.schema import CompilationData, CompilationsData
-from stagejit.inspect.numbers import counted
+from stagejit.numbers import counted
 from stagejit.runtime.history import Compiled, Past
 
 _MOST_LINES = 8

@@ -13,7 +13,7 @@ from stagejit.inspect.explain.compilations import lines_of
 from stagejit.inspect.explain.lines import Item, blocks_of
 from stagejit.inspect.explain.notes import Facts, Launched
 from stagejit.inspect.explain.wording import said_of, sign_of
-from stagejit.inspect.numbers import counted, nbytes_text, seconds_text
+from stagejit.numbers import counted, nbytes_text, seconds_text
 
 _MOST_NAMES = 6  # of those that an item stands for
 

@@ -24,8 +24,8 @@ from stagejit.inspect.explain.notes import (
 )
 from stagejit.inspect.explain.text import summary_of, without_us
 from stagejit.inspect.explain.wording import ops_text, work_of
-from stagejit.inspect.numbers import counted, nbytes_text, number_text, seconds_text
 from stagejit.inspect.page import Markup, Section, element, fragment, item, joined, page, table
+from stagejit.numbers import counted, nbytes_text, number_text, seconds_text
 
 _MOST_OPEN = 12  # blocks; of more, each is folded to begin with
 _MOST_SOURCE = 72  # characters of a line's text in its title

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from stagejit.inspect.explain.schema import WorthData
-from stagejit.inspect.numbers import nbytes_text, seconds_text
+from stagejit.numbers import nbytes_text, seconds_text
 from stagejit.schedule.comparison import Comparison, Totals
 
 

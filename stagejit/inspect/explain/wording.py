@@ -17,7 +17,7 @@ from stagejit.inspect.explain.notes import (
     PartOf,
     Placement,
 )
-from stagejit.inspect.numbers import nbytes_text, number_text, seconds_text
+from stagejit.numbers import flops_text, nbytes_text, number_text, seconds_text
 
 _MOST_OPS = 8  # that stand one by one
 
@@ -30,7 +30,7 @@ def work_of(note: Launched) -> str:
     elif note.kind == "fill":
         said = [f"fills {written}"]
     else:
-        said = [f"{number_text(note.flops)} flops"] if note.flops else []
+        said = [flops_text(note.flops)] if note.flops else []
         said += [f"reads {nbytes_text(note.read_nbytes)}", f"writes {written}"]
     if note.times is None:
         said.append("as often as the call decides")

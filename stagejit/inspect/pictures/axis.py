@@ -17,7 +17,7 @@ from stagejit.inspect.pictures.repeats import parts_of
 from stagejit.inspect.pictures.words import line_of
 from stagejit.schedule.plan import Plan
 
-LEFT = 84.0  # of the columns: the room for a scale
+LEFT = 92.0  # of the columns: the room for a scale
 _WIDTH = 1080.0  # of all columns, where they are not too many
 _WIDEST, _NARROWEST = 150.0, 3.0
 HEIGHT = 34.0  # of names and brackets

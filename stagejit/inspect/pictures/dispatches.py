@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
 
-from stagejit.inspect.numbers import counted, number_text
 from stagejit.inspect.page import Markup, joined, table
 from stagejit.inspect.pictures.nodes import Edge, Line, Node, draw
 from stagejit.inspect.pictures.picture import Panel
 from stagejit.inspect.pictures.repeats import parts_of
-from stagejit.inspect.pictures.words import color_of, key_of, line_of, short, with_unit
+from stagejit.inspect.pictures.words import color_of, key_of, line_of, short
+from stagejit.numbers import counted, flops_text, nbytes_text, number_text
 from stagejit.schedule.plan import Access, Barrier, Body, Dispatch, Plan
 
 _MOST_ON_EDGE = 2  # barriers that are written on an arrow
@@ -53,8 +53,8 @@ def body_title(dispatch: Dispatch, number: int, body: Body) -> str:
 
 
 def _node(dispatch: Dispatch) -> Node:
-    cost = [with_unit(dispatch.flops, "FLOP")] if dispatch.flops else []
-    cost.append(with_unit(dispatch.nbytes, "B"))
+    cost = [flops_text(dispatch.flops)] if dispatch.flops else []
+    cost.append(nbytes_text(dispatch.nbytes))
     lines = [Line(f"@{dispatch.name}", "sj-strong")]
     if dispatch.ops:
         lines.append(Line(" ".join(dispatch.ops)))

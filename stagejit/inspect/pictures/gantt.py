@@ -14,8 +14,8 @@ from itertools import pairwise
 
 from stagejit.inspect.page import Markup, joined
 from stagejit.inspect.pictures import svg
-from stagejit.inspect.pictures.words import time_text
 from stagejit.locks import remembered
+from stagejit.numbers import seconds_text
 
 _LEFT, _TOP, _WIDTH = 84.0, 12.0, 1080.0
 _TALLEST, _LOWEST, _LANES = 30.0, 5.0, 240.0  # of a lane, and of all of them together
@@ -90,7 +90,7 @@ class Gantt:
             if later and count * (later[0] - first) > (end - first) / 2:
                 cuts.append((later[0], end))
                 copies.append((names[0], names[-1]))
-                told.append(f"× {count}, {time_text(end - later[0])} more")
+                told.append(f"× {count}, {seconds_text(end - later[0])} more")
             else:
                 copies.append(names)
                 told.append(f"× {count}")
@@ -226,7 +226,7 @@ class _Scene:
         for time in ticks(self.gantt.end, max(int(self.width / 130), 2)):
             x = self.x(time)
             yield svg.line(x, y, x, y + 5, "sj-rule")
-            yield svg.text(x, y + 17, time_text(time), "sj-soft", "middle")
+            yield svg.text(x, y + 17, seconds_text(time), "sj-soft", "middle")
 
 
 def ticks(end: float, most: int) -> Sequence[float]:

@@ -14,12 +14,12 @@ from dataclasses import dataclass, field
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.literals import element_text
 from stagejit.graph.printer import op_text, value_names
-from stagejit.inspect.numbers import counted
 from stagejit.inspect.page import item, joined
 from stagejit.inspect.pictures.nodes import Edge, Line, Node, draw
 from stagejit.inspect.pictures.picture import Panel
 from stagejit.inspect.pictures.words import color_of, key_of, line_of, short
 from stagejit.loc import Loc
+from stagejit.numbers import counted
 
 _MOST_BODIES = 24  # graphs inside of a graph that are drawn
 _LONGEST = 400  # letters of an op in a tooltip

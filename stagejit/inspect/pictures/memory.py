@@ -14,8 +14,9 @@ from stagejit.inspect.pictures.axis import HEIGHT, LEFT, Axis
 from stagejit.inspect.pictures.dispatches import body_title
 from stagejit.inspect.pictures.lives import Life, Peak, live_nbytes, lives_of, owned, peak_of
 from stagejit.inspect.pictures.picture import Panel
-from stagejit.inspect.pictures.words import key_of, line_of, short, with_unit
+from stagejit.inspect.pictures.words import key_of, line_of, short
 from stagejit.loc import UNKNOWN, Loc
+from stagejit.numbers import nbytes_text
 from stagejit.schedule.plan import Plan
 
 _ARENA, _CURVE, _LANE = 340.0, 90.0, 18.0  # heights; the first at most
@@ -40,14 +41,14 @@ def _panels(plan: Plan, title: str) -> Iterator[Panel]:
     lives = lives_of(plan)
     peak = peak_of(plan, lives)
     sums = [
-        f"{kind}s {with_unit(sum(sizes), 'B')}"
+        f"{kind}s {nbytes_text(sum(sizes))}"
         for kind in ("argument", "weight", "constant", "result")
         if (sizes := [b.nbytes for b in plan.buffers if b.kind == kind])
     ]
-    note = f"peak of transients {with_unit(peak.nbytes, 'B')}"
+    note = f"peak of transients {nbytes_text(peak.nbytes)}"
     if plan.dispatches and peak.nbytes:
         note += f" at @{plan.dispatches[peak.position].name}"
-    note += f", packed {with_unit(plan.arena_nbytes, 'B')}"
+    note += f", packed {nbytes_text(plan.arena_nbytes)}"
     if plan.arena_nbytes and not plan.peak_nbytes:
         note += " on the stack"
     note += f"; {', '.join(sums)}"
@@ -110,10 +111,10 @@ class _Map:
             points.append(f"V{height}H{svg.number(self.axis.x(at + 1))}")
         points.append(f"V{svg.number(base)}Z")
         yield svg.path("".join(points), "sj-area")
-        yield svg.text(LEFT - 6, y + 10, with_unit(most, "B"), "sj-bad", "end")
+        yield svg.text(LEFT - 6, y + 10, nbytes_text(most), "sj-bad", "end")
         yield svg.text(LEFT - 6, base, "0", "sj-soft", "end")
         title = "transients in use"
-        words = f"peak {with_unit(most, 'B')} at @{self.plan.dispatches[self.peak.position].name}"
+        words = f"peak {nbytes_text(most)} at @{self.plan.dispatches[self.peak.position].name}"
         yield svg.text(LEFT, y - 8, title, "sj-strong")
         yield svg.text(LEFT + svg.width_of(title) + 14, y - 8, words, "sj-bad sj-strong")
         yield svg.line(LEFT, y, self.axis.right, y, "sj-rule sj-dashed")
@@ -125,7 +126,7 @@ class _Map:
         for step in range(5):
             place = y + self.arena * (1 - step / 4)
             yield svg.line(LEFT, place, self.axis.right, place, "sj-rule")
-            offset = with_unit(size * step / 4, "B")
+            offset = nbytes_text(size * step // 4)
             yield svg.text(LEFT - 6, place + 4, offset, "sj-soft", "end")
         for life in self.lives:
             if life.in_arena and life.buffer.nbytes:
@@ -176,7 +177,7 @@ class _Map:
             svg.tip(*self._told(life)),
             svg.box(x, top, width, max(height, 1.0), f"{form} sj-{_COLORS[kind]}", 2),
         ]
-        words = f"{life.buffer.name}  {with_unit(life.buffer.nbytes, 'B')}"
+        words = f"{life.buffer.name}  {nbytes_text(life.buffer.nbytes)}"
         if height >= 12:
             name = svg.fitting(
                 words if svg.width_of(words) < width else life.buffer.name, width - 4

@@ -13,13 +13,13 @@ from itertools import pairwise
 
 from stagejit.decisions import Decision
 from stagejit.graph.ir import Graph, Value
-from stagejit.inspect.numbers import counted
 from stagejit.inspect.page import Markup, item, joined, table
 from stagejit.inspect.pictures import svg
 from stagejit.inspect.pictures.graphs import Nodes
 from stagejit.inspect.pictures.nodes import Drawn, Edge, Node, draw
 from stagejit.inspect.pictures.picture import Panel
 from stagejit.inspect.pictures.words import line_of
+from stagejit.numbers import counted
 
 _MOST = 60  # ops of a drawing
 _MOST_ROWS = 300  # of decisions of a step

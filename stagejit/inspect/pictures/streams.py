@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from stagejit.codegen.cuda.occupancy import LAUNCH_SECONDS
 from stagejit.inspect.pictures.dispatches import copies_of
 from stagejit.inspect.pictures.gantt import Bar, Gantt, Link
-from stagejit.inspect.pictures.words import color_of, line_of, time_text
+from stagejit.inspect.pictures.words import color_of, line_of
+from stagejit.numbers import seconds_text
 from stagejit.runtime.cuda.programs.program import (
     Body,
     Branch,
@@ -94,7 +95,7 @@ class Streams:
         known = not any(isinstance(step, Call | Delegate | While) for step in _all(steps))
         waits = tuple(self._waits.pop(stream, ()))
         launches = sum(isinstance(step, Launch) for step in _all(steps))
-        tip = [f"stream {stream}, {launches} launches, {time_text(seconds)} by the model"]
+        tip = [f"stream {stream}, {launches} launches, {seconds_text(seconds)} by the model"]
         if not known:
             tip.append("at least: what the host does, or how often, is not known")
         color = "gray"

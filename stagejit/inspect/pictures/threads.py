@@ -15,8 +15,9 @@ from stagejit.codegen.target import Target
 from stagejit.dispatch.regions import Region
 from stagejit.inspect.pictures.dispatches import barrier_text, copies_of
 from stagejit.inspect.pictures.gantt import Bar, Gantt, Join
-from stagejit.inspect.pictures.words import color_of, line_of, time_text
+from stagejit.inspect.pictures.words import color_of, line_of
 from stagejit.machine import FORK_SECONDS
+from stagejit.numbers import seconds_text
 from stagejit.runtime.launching import launching
 from stagejit.schedule.schedule import Run, Schedule, Step, Wave
 
@@ -154,7 +155,7 @@ class Waves:
         dispatch = step.dispatch
         trip = dispatch.bodies[0].trip if dispatch.kind == "loop" else None
         text = f"@{dispatch.name}" + (f" × {trip}" if trip else "")
-        time = f"{time_text(seconds)}, modelled" if known else "nobody knows how long"
+        time = f"{seconds_text(seconds)}, modelled" if known else "nobody knows how long"
         tip = (f"{dispatch.kind} ({', '.join(dispatch.ops)})", time, line_of(dispatch.loc))
         color = color_of(dispatch.kind)
         self.bars.append(

@@ -16,7 +16,8 @@ from stagejit.inspect.pictures import threads as cpu
 from stagejit.inspect.pictures.dispatches import body_title
 from stagejit.inspect.pictures.gantt import Gantt
 from stagejit.inspect.pictures.picture import Panel
-from stagejit.inspect.pictures.words import color_of, key_of, time_text
+from stagejit.inspect.pictures.words import color_of, key_of
+from stagejit.numbers import seconds_text
 from stagejit.runtime.cuda.programs.program import CudaProgram
 from stagejit.schedule.plan import Plan
 
@@ -27,13 +28,15 @@ def panels_of_threads(made: cpu.Waves, title: str) -> Iterator[Panel]:
     """Of a function, then of its loops and branches."""
     plan, gantt = made.schedule.plan, made.gantt()
     waves = len(made.rows)
-    note = f"{len(plan.dispatches)} dispatches in {waves} waves, {time_text(made.now)} by the model"
+    note = (
+        f"{len(plan.dispatches)} dispatches in {waves} waves, {seconds_text(made.now)} by the model"
+    )
     rows = (
         (
             row.number,
             ", ".join(row.dispatches),
             row.shared,
-            time_text(row.seconds),
+            seconds_text(row.seconds),
             "; ".join(row.waits),
         )
         for row in made.rows
@@ -69,10 +72,10 @@ def panels_of_streams(
             name = body_title(dispatch, number, dispatch.bodies[number])
         note = (
             f"{len(made.rows)} dispatches on {len(gantt.lanes)} streams, {len(made.links)} waits, "
-            f"{time_text(gantt.end)} by the model"
+            f"{seconds_text(gantt.end)} by the model"
         )
         rows = (
-            (f"@{r.name}", r.stream, r.launches, time_text(r.seconds), "; ".join(r.waits))
+            (f"@{r.name}", r.stream, r.launches, seconds_text(r.seconds), "; ".join(r.waits))
             for r in made.rows
         )
         yield from _panels(gantt, made.plan, name, note)

@@ -15,12 +15,12 @@ from stagejit.codegen.target import Target
 from stagejit.dispatch.regions import Region
 from stagejit.graph.ir import Graph
 from stagejit.inspect import page
-from stagejit.inspect.numbers import counted, number_text
 from stagejit.inspect.page import Markup, Section
 from stagejit.inspect.pictures import dispatches, graphs, memory, svg, timeline
 from stagejit.inspect.pictures.picture import Picture
 from stagejit.inspect.pictures.rewrites import Recorder
 from stagejit.inspect.pictures.threads import Waves
+from stagejit.numbers import counted, number_text
 from stagejit.runtime.cuda.programs.program import CudaProgram
 from stagejit.schedule.comparison import Comparison
 from stagejit.schedule.plan import Plan

@@ -1,4 +1,4 @@
-"""What pictures call things, and in which colours: kinds of dispatches and of ops, sizes, lines.
+"""What pictures call things, and in which colours: kinds of dispatches and of ops, lines.
 
 Input: names and numbers. Output: short texts, names of colours. Invariant: one kind has one colour
 in all pictures.
@@ -9,7 +9,6 @@ from __future__ import annotations
 import linecache
 from collections.abc import Iterable
 
-from stagejit.inspect.numbers import seconds_text
 from stagejit.inspect.page import Markup, element, joined
 from stagejit.inspect.pictures import svg
 from stagejit.loc import Loc
@@ -69,18 +68,3 @@ def line_of(loc: Loc) -> str:
         return ""
     source = linecache.getline(loc.file, loc.line).strip()
     return f"{loc}  {source}".rstrip()
-
-
-def with_unit(value: float, unit: str) -> str:
-    """Three digits, in thousands of the unit where it is large; a symbolic size as it is."""
-    if not isinstance(value, int | float):
-        return f"{value} {unit}"
-    for factor, prefix in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if abs(value) >= factor:
-            return f"{value / factor:.3g} {prefix}{unit}"
-    return f"{value:.3g} {unit}"
-
-
-def time_text(seconds: float) -> str:
-    """Three digits of a time, whatever it is."""
-    return seconds_text(seconds) if seconds else "0"

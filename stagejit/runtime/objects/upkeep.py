@@ -12,10 +12,9 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from stagejit.numbers import nbytes_text
 from stagejit.runtime.objects.object_cache import DEFAULT_LIMIT_NBYTES, ObjectCache, default_folder
 from stagejit.runtime.objects.private_folder import opened_folder
-
-_MIB = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -34,7 +33,7 @@ class Contents:
     def __str__(self) -> str:
         if not self.exists:
             return f"{self.folder}: not made yet; the first program that is compiled makes it"
-        size = f"{_size(self.nbytes)} of at most {_size(self.limit_nbytes)}"
+        size = f"{nbytes_text(self.nbytes)} of at most {nbytes_text(self.limit_nbytes)}"
         used = f"; last used {_ago(self.newest)}, the oldest {_ago(self.oldest)}"
         return f"{self.folder}: {self.entries:,} entries, {size}{used if self.entries else ''}"
 
@@ -47,7 +46,7 @@ class Removed:
     nbytes: int
 
     def __str__(self) -> str:
-        return f"{self.entries:,} entries of {_size(self.nbytes)}"
+        return f"{self.entries:,} entries of {nbytes_text(self.nbytes)}"
 
 
 @dataclass(frozen=True)
@@ -115,10 +114,6 @@ def _exists(folder: Path) -> bool:
             return True
     except FileNotFoundError:
         return False
-
-
-def _size(nbytes: int) -> str:
-    return f"{nbytes / _MIB:,.0f} MiB" if nbytes >= 10 * _MIB else f"{nbytes / 1024:,.0f} KiB"
 
 
 def _ago(seconds: float) -> str:

@@ -136,7 +136,7 @@ def test_the_peak_is_where_most_transients_are_in_use() -> None:
     assert (peak.position, peak.nbytes) == (1, 3072)
     assert [life.buffer.name for life in peak.lives] == ["t1", "t0"]
     page = plan._repr_html_()
-    assert "peak of transients 3.07 kB at @b" in page
+    assert "peak of transients 3,072 bytes at @b" in page
     assert "1,024 of the arena&#x27;s 4,096 are free then" in page
 
 

@@ -30,7 +30,7 @@ def test_what_is_in_it(folder: Path) -> None:
     assert found.entries == len(KEYS)
     assert found.nbytes == sum(path.stat().st_size for path in folder.glob("*/*.sjo"))
     assert 0 <= found.newest <= found.oldest < 60
-    assert "3 entries, 2 KiB of at most 512 MiB; last used just now" in str(found)
+    assert "3 entries, 1,950 bytes of at most 512 MiB; last used just now" in str(found)
 
 
 def test_a_folder_that_is_not_there(tmp_path: Path) -> None:

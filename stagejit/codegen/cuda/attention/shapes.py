@@ -18,6 +18,7 @@ from stagejit.codegen.choices import Ranked, cheapest
 from stagejit.codegen.cuda.attention.nest import Attention
 from stagejit.codegen.cuda.device import Device
 from stagejit.codegen.ir.grid.matrix_tiles import M16N8K16_BF16, M16N8K16_F16, WARP, MatrixTile
+from stagejit.numbers import nbytes_text
 from stagejit.types import DType, bf16, f16
 
 SIDE = 16  # threads along rows and along columns of a block that multiplies and adds
@@ -69,7 +70,7 @@ class Shape:
         how = "multiply-adds" if self.tile is None else str(self.tile)
         return (
             f"{self.rows} queries by {self.keys} keys by {how}, in chunks of {self.depth}, values "
-            f"of {self.features} in chunks of {self.sums} keys, {self.shared_nbytes >> 10} KiB"
+            f"of {self.features} in chunks of {self.sums} keys, {nbytes_text(self.shared_nbytes)}"
         )
 
 

@@ -1,6 +1,7 @@
-"""Numbers in words: counts, bytes, seconds.
+"""Numbers in words: counts, bytes, operations, seconds.
 
-Input: numbers, or formulas of symbolic sizes. Output: strings. Invariant: the same on any machine.
+Input: numbers, or formulas of symbolic sizes. Output: strings. Invariant: the same on any machine,
+and the same in texts, pages, pictures and reasons; sizes are in units of 1,024 bytes.
 """
 
 from __future__ import annotations
@@ -26,6 +27,15 @@ def nbytes_text(nbytes: int) -> str:
     return f"{nbytes:,} byte{'s' * (nbytes != 1)}"
 
 
+def flops_text(flops: int) -> str:
+    """Exact up to ten million, then three digits; a formula where it depends on symbolic sizes."""
+    if isinstance(flops, int):
+        for words, size in (("trillion", 10**12), ("billion", 10**9), ("million", 10**6)):
+            if flops >= max(size, 10**7):
+                return f"{_digits(flops / size)} {words} flops"
+    return counted(flops, "flop")
+
+
 def _digits(number: float) -> str:
     """Three, or all before the point."""
     return f"{number:,.0f}" if number >= 99.95 else f"{number:.3g}"
@@ -37,6 +47,8 @@ def number_text(number: int) -> str:
 
 def seconds_text(seconds: float) -> str:
     """Of a model, which knows no more than three digits."""
+    if not seconds:
+        return "0 s"
     for unit, size in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
         if seconds >= size:
             return f"{_digits(seconds / size)} {unit}"
