@@ -73,7 +73,7 @@ def without(compilation: Compilation, rewrites: tuple[str, ...]) -> Compilation:
 def totals_of(compilation: Compilation) -> Totals:
     """What a call costs; the modelled time is that of its kernels."""
     facts = facts_of_compilation(compilation)
-    return replace(compilation.plan.totals(), modelled_seconds=facts.seconds)
+    return replace(compilation.plan.totals(compilation.target), modelled_seconds=facts.seconds)
 
 
 def _names(compilation: Compilation, what_if: Sequence[str] | bool) -> list[str]:
@@ -92,7 +92,8 @@ def facts_of_compilation(c: Compilation) -> Facts:
     c.run_until("schedule")
     if not c.plan.sizes:
         c.run_until("host" if isinstance(c.target, Device) else "codegen")
-    made = facts_of(c.schedule, c.kernels, c.target, target)
+    program = c.cuda if isinstance(c.target, Device) and not c.plan.sizes else None
+    made = facts_of(c.schedule, c.kernels, c.target, target, program)
     decisions = (*made.decisions, *c.on_streams)
     return replace(made, decisions=decisions, inside=tuple(_inside(c)))
 

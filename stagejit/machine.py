@@ -64,6 +64,10 @@ class Machine:
         of its sums; 0: it has no threads."""
         return 0
 
+    def floor_seconds(self, flops: int, nbytes: int) -> float:
+        """The least time for so many operations and bytes; see the function of this name."""
+        return floor_seconds(flops, nbytes, self.peak_flops * self.cores, self.bandwidth)
+
     @property
     def l3s_nbytes(self) -> int:
         """What fits the last caches of all cores, where each core has its own part of it. What all
@@ -72,6 +76,14 @@ class Machine:
 
 
 SMALL_SERVER = Machine()
+
+
+def floor_seconds(flops: float, nbytes: float, peak_flops: float, bandwidth: float) -> float:
+    """The least time for so many operations and bytes that cross memory, by the peak rate of all
+    cores and the bandwidth of memory: a floor, unlike a modelled time. What lies in a cache may be
+    faster."""
+    return max(flops / peak_flops, nbytes / bandwidth)
+
 
 # A fork and its join cost 6 to 16 us where the workers have slept, and 0.5 to 1 us where another
 # fork ended just before, as one kernel after the other does (KERNELS.md, "Latency").

@@ -125,7 +125,7 @@ class _Shown:
                 return views.of_memory(self.plan)
             case "timeline" if isinstance(compilation.target, Device):
                 made = compilation.run_until("host")
-                return views.of_streams(made.cuda, made.plan, made.kernels)
+                return views.of_streams(made.cuda, made.plan, made.kernels, compilation.target)
             case "timeline" if isinstance(compilation.target, Target):
                 made = compilation.run_until("codegen")
                 return views.of_threads(made.schedule, made.kernels, compilation.target)

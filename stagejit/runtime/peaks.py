@@ -22,6 +22,7 @@ import numpy as np
 
 from stagejit.codegen.target import Target
 from stagejit.locks import new_lock
+from stagejit.machine import floor_seconds
 from stagejit.runtime.objects.engine import engine
 
 _ACCUMULATORS = 12  # latency 4 on two pipes needs 8; 12 and two constants still fit 16 registers
@@ -45,7 +46,7 @@ class Peaks:
 
     def floor_seconds(self, flops: int, nbytes: int) -> float:
         """The least time for so much work, unless the data stays in a cache."""
-        return max(flops / (self.gflops * 1e9), nbytes / (self.gbytes * 1e9))
+        return floor_seconds(flops, nbytes, self.gflops * 1e9, self.gbytes * 1e9)
 
     def or_better(self, other: Peaks) -> Peaks:
         """The larger of each rate, of two measurements of one machine."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields
 
-from stagejit.machine import CALL_SECONDS, Machine
 from stagejit.showing import html_of
 
 _WORDS = {
@@ -27,6 +26,7 @@ _WORDS = {
     "flops": "flops",
     "transient_nbytes": "transient bytes",
     "peak_nbytes": "peak bytes",
+    "floor_seconds": "floor",
     "modelled_seconds": "modelled time",
 }
 
@@ -36,8 +36,10 @@ class Totals:
     """Of one call.
 
     dispatches: of the plan, those in loops once; launches: how often one is run. copied_nbytes:
-    written by copies. read_nbytes, written_nbytes: of all that is run. modelled_seconds: None where
-    sizes are symbolic.
+    written by copies. read_nbytes, written_nbytes: of all that is run. floor_seconds: the least
+    that the memory and the arithmetic of a machine allow, one dispatch after the other; None where
+    sizes are symbolic. modelled_seconds: by the model of the kernels; None where there are none, as
+    of a plan by itself.
     """
 
     dispatches: int = 0
@@ -53,6 +55,7 @@ class Totals:
     flops: int = 0
     transient_nbytes: int = 0
     peak_nbytes: int = 0
+    floor_seconds: float | None = None
     modelled_seconds: float | None = None
 
     def as_json(self) -> dict[str, float | str | None]:
@@ -61,16 +64,6 @@ class Totals:
             name: value if value is None or isinstance(value, int | float) else str(value)
             for name, value in asdict(self).items()
         }
-
-
-def dispatch_seconds(flops: int, nbytes: int, machine: Machine) -> float:
-    """The least time that one run of a dispatch takes by the roofline of a machine: on one core, or
-    on all of them, whichever is faster."""
-    fits = nbytes <= machine.l2_nbytes
-    bandwidth = machine.l2_bandwidth if fits else machine.core_bandwidth
-    one = max(flops / machine.peak_flops, nbytes / bandwidth)
-    every = max(flops / (machine.peak_flops * machine.cores), nbytes / machine.bandwidth)
-    return CALL_SECONDS + min(one, machine.start_seconds + every)
 
 
 @dataclass(frozen=True)
@@ -84,6 +77,11 @@ class Row:
     @property
     def words(self) -> str:
         return _WORDS[self.name]
+
+    @property
+    def is_known(self) -> bool:
+        """Whether one of both is."""
+        return self.first is not None or self.second is not None
 
     @property
     def difference(self) -> float | None:
@@ -112,8 +110,9 @@ class Row:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two plans, side by side; `str()` is a table. names: of the plans. The modelled time is the
-    least that memory and arithmetic of a machine allow, unless kernels' own models were given."""
+    """Two plans, side by side; `str()` is a table. names: of the plans. The floor is the least time
+    that memory and arithmetic of a machine allow; the modelled time that of kernels, where there
+    are any."""
 
     names: tuple[str, str]
     first: Totals
@@ -121,11 +120,12 @@ class Comparison:
 
     @property
     def rows(self) -> tuple[Row, ...]:
-        """Each count of both."""
-        return tuple(
+        """Each count of both; modelled times where one has one."""
+        found = (
             Row(field.name, getattr(self.first, field.name), getattr(self.second, field.name))
             for field in fields(Totals)
         )
+        return tuple(row for row in found if row.name != "modelled_seconds" or row.is_known)
 
     @property
     def differing(self) -> tuple[Row, ...]:

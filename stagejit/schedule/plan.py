@@ -23,7 +23,7 @@ from stagejit.machine import SMALL_SERVER, Machine
 from stagejit.schedule import hazards, reduction
 from stagejit.schedule.access import Access, Barrier, Buffer, BufferKind, Hazard, HostScalar, Parts
 from stagejit.schedule.binding import Binding, Carry, Counter
-from stagejit.schedule.comparison import Comparison, Totals, dispatch_seconds
+from stagejit.schedule.comparison import Comparison, Totals
 from stagejit.schedule.memory.packing import FRAME_NBYTES
 from stagejit.showing import html_of
 from stagejit.symbolic import Symbol, symbols_in
@@ -240,8 +240,7 @@ class Plan:
                 yield from body.plan.launches((times or 0) * (body.trip or 0) if known else None)
 
     def totals(self, machine: Machine = SMALL_SERVER) -> Totals:
-        """What a call costs. machine: whose memory and arithmetic the modelled time is of; it is
-        the least that they allow."""
+        """What a call costs. machine: whose memory and arithmetic the floor is of."""
         counts: dict[str, int] = {}
         seconds = 0.0
         for dispatch, known in self.launches():
@@ -258,7 +257,7 @@ class Plan:
             for name, count in found.items():
                 counts[name] = counts.get(name, 0) + times * count
             if not self.sizes and dispatch.kind != "delegate":
-                seconds += times * dispatch_seconds(dispatch.flops, read + written, machine)
+                seconds += times * machine.floor_seconds(dispatch.flops, read + written)
         plans = [self, *(body.plan for each in self.all_dispatches() for body in each.bodies)]
         return Totals(
             **counts,
@@ -269,12 +268,13 @@ class Plan:
             barriers=sum(len(plan.barriers) for plan in plans),
             transient_nbytes=self.transient_nbytes,
             peak_nbytes=self.peak_nbytes,
-            modelled_seconds=None if self.sizes else seconds,
+            floor_seconds=None if self.sizes else seconds,
         )
 
     def compare(self, other: Plan, machine: Machine = SMALL_SERVER) -> Comparison:
         """What another plan costs more, or less: dispatches, copies, bytes, barriers, memory, and
-        the least time, in seconds, that the memory and the arithmetic of a machine allow.
+        the floor: the least time, in seconds, that the memory and the arithmetic of a machine
+        allow. What kernels take by their model is told by `explain` with `what_if` or `disable`.
 
         other: mostly that of the same function with other options. machine: by default a small
             server."""

@@ -8,7 +8,7 @@ import math
 import pytest
 
 from stagejit.codegen.cuda.device import device_named
-from stagejit.codegen.cuda.occupancy import Work, floor_seconds, modelled_seconds, occupancy
+from stagejit.codegen.cuda.occupancy import Work, occupancy, resident_seconds, work_floor_seconds
 
 H200 = device_named("H200")
 
@@ -33,21 +33,21 @@ def test_residency(threads: int, registers: int, shared: int, blocks: int, limit
 def test_nothing_fits_what_asks_for_too_much() -> None:
     held = occupancy(H200, 1024, 128, 0)
     assert held.blocks == 0
-    assert math.isinf(modelled_seconds(H200, Work(1.0, 1.0, 1), held))
+    assert math.isinf(resident_seconds(H200, Work(1.0, 1.0, 1), held))
 
 
 def test_wide_accesses_stream_faster() -> None:
     held = occupancy(H200, 256, 32, 0)
     work = [Work(0, 1e9, 1 << 20, asked_nbytes=nbytes) for nbytes in (4.0, 16.0)]
-    narrow, wide = (modelled_seconds(H200, each, held) for each in work)
+    narrow, wide = (resident_seconds(H200, each, held) for each in work)
     assert wide < narrow
-    assert wide == pytest.approx(floor_seconds(H200, work[1]), rel=0.1)
+    assert wide == pytest.approx(work_floor_seconds(H200, work[1]), rel=0.1)
 
 
 def test_a_last_wave_counts_as_a_full_one() -> None:
     held = occupancy(H200, 256, 128, 0)
     full, more = (
-        modelled_seconds(H200, Work(1e12, 0, blocks, independent=64), held)
+        resident_seconds(H200, Work(1e12, 0, blocks, independent=64), held)
         for blocks in (4 * 264, 4 * 264 + 1)
     )
     assert more == pytest.approx(1.25 * full, rel=0.01)
@@ -55,6 +55,6 @@ def test_a_last_wave_counts_as_a_full_one() -> None:
 
 def test_few_blocks_leave_multiprocessors_idle() -> None:
     held = occupancy(H200, 256, 128, 0)
-    one = modelled_seconds(H200, Work(1e12, 0, 264, independent=64), held)
-    half = modelled_seconds(H200, Work(1e12, 0, 132, independent=64), held)
+    one = resident_seconds(H200, Work(1e12, 0, 264, independent=64), held)
+    half = resident_seconds(H200, Work(1e12, 0, 132, independent=64), held)
     assert half == pytest.approx(2 * one, rel=0.01)

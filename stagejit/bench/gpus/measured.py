@@ -25,6 +25,7 @@ from stagejit.bench.cost import Cost, cost_of
 from stagejit.bench.gpus.cublas import Cublas, NoCublasError
 from stagejit.bench.programs import Workload
 from stagejit.crossing import from_user, to_user
+from stagejit.machine import floor_seconds
 from stagejit.options import Options
 from stagejit.runtime.cuda.driver import Driver
 from stagejit.runtime.cuda.drivers import using
@@ -49,7 +50,7 @@ class Peaks:
     def floor_seconds(self, cost: Cost, dtype: str) -> float:
         """The least that a program takes if it moves data as a copy and multiplies as cuBLAS."""
         flops = self.flops.get(dtype) or self.flops.get("float32") or float("inf")
-        return max(cost.flops / flops, cost.nbytes / self.bytes_a_second)
+        return floor_seconds(cost.flops, cost.nbytes, flops, self.bytes_a_second)
 
 
 @dataclass(frozen=True)

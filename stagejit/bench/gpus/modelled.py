@@ -1,8 +1,9 @@
 """What the kernels of a program would take on a GPU, by the model; no GPU is needed.
 
 Input: a program, a device. Output: a row for each kernel: what NVRTC says it takes of a
-multiprocessor, and modelled seconds beside the floor. Invariant: everything but resources is a
-model (`codegen/cuda/occupancy.py`), and tables say so.
+multiprocessor, and seconds by the compiler's model (`inspect/modelled`), by occupancy
+(`codegen/cuda/occupancy.py`), and at least. Invariant: everything but resources is a model, and
+tables say so.
 """
 
 from __future__ import annotations
@@ -19,14 +20,15 @@ from stagejit.codegen.cuda.device import Device
 from stagejit.codegen.cuda.occupancy import (
     Occupancy,
     Work,
-    floor_seconds,
-    modelled_seconds,
     occupancy,
+    resident_seconds,
+    work_floor_seconds,
 )
 from stagejit.codegen.generate import Generated
 from stagejit.codegen.ir.grid.shared_memory import dynamic_nbytes
 from stagejit.codegen.ir.nodes import Block, Function
 from stagejit.dispatch.regions import Region
+from stagejit.inspect.modelled.kernels import launch_seconds
 from stagejit.pipeline import Compilation
 from stagejit.runtime.cuda.nvrtc import compile_cubin
 from stagejit.runtime.cuda.resources import Resources, resources
@@ -35,7 +37,9 @@ from stagejit.schedule.schedule import Schedule, Step
 
 @dataclass(frozen=True)
 class Row:
-    """One kernel of a program. launches: how often a call launches it, where that is known."""
+    """One kernel of a program. launches: how often a call launches it, where that is known.
+    modelled: seconds by the compiler's model, as `explain` says; seconds: by what a multiprocessor
+    holds; floor: the least."""
 
     program: str
     dispatch: str
@@ -44,6 +48,7 @@ class Row:
     taken: Resources
     held: Occupancy
     work: Work
+    modelled: float
     seconds: float
     floor: float
 
@@ -85,10 +90,11 @@ def _row(
     taken = replace(taken, shared_nbytes=taken.shared_nbytes + asked)
     held = occupancy(device, math.prod(threads), taken.registers, taken.shared_nbytes)
     work = _work(step, region, kernel.function, kernel.total)
-    seconds, floor = modelled_seconds(device, work, held), floor_seconds(device, work)
+    modelled = len(kernel.passes) * launch_seconds(kernel, device)
+    seconds, floor = resident_seconds(device, work, held), work_floor_seconds(device, work)
     return Row(
         program, step.dispatch.name, region.kind, launches * len(kernel.passes), taken, held, work,
-        seconds, floor,
+        modelled, seconds, floor,
     )  # fmt: skip
 
 
@@ -135,7 +141,7 @@ def table_of(rows: Sequence[Row], device: Device) -> Table:
         table.add_column(name, no_wrap=True)
     for name in (
         "launches", "blocks", "regis-\nters", "shared\nKiB", "spills\nB", "occu-\npancy %",
-        "limit", "floor\nus", "model\nus", "% of\nroofline",
+        "limit", "floor\nus", "compiler's\nmodel us", "by occu-\npancy us", "% of\nroofline",
     ):  # fmt: skip
         table.add_column(name, justify="right")
     for row in rows:
@@ -145,6 +151,6 @@ def table_of(rows: Sequence[Row], device: Device) -> Table:
             row.program, f"{row.dispatch} {row.kind}", str(row.launches), str(row.work.blocks),
             str(taken.registers), f"{taken.shared_nbytes / 1024:.1f}", str(spilled),
             f"{100 * row.held.share:.0f}", row.held.limit, f"{1e6 * row.floor:.3g}",
-            f"{1e6 * row.seconds:.3g}", f"{row.percent:.0f}",
+            f"{1e6 * row.modelled:.3g}", f"{1e6 * row.seconds:.3g}", f"{row.percent:.0f}",
         )  # fmt: skip
     return table

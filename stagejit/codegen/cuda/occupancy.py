@@ -21,11 +21,11 @@ from dataclasses import dataclass
 
 from stagejit.codegen.cuda.device import Device
 from stagejit.codegen.ir.grid.matrix_tiles import WARP
+from stagejit.machine import floor_seconds
 
 _REGISTERS_A_UNIT, _SHARED_A_UNIT = 256, 1 << 10
 _LATENCY = 650e-9  # seconds until a sector comes from memory, seen on A100 and H100: 500 to 750
 _SCHEDULERS, _CYCLES = 4, 4  # of a multiprocessor; until the result of a multiply-add is there
-LAUNCH_SECONDS = 2.5e-6  # until a kernel's blocks run, behind another kernel
 
 
 @dataclass(frozen=True)
@@ -73,14 +73,14 @@ class Work:
     tensor: bool = False
 
 
-def floor_seconds(device: Device, work: Work) -> float:
+def work_floor_seconds(device: Device, work: Work) -> float:
     """The least that a GPU takes, however it is done."""
-    peak = device.tensor_flops if work.tensor else device.f32_flops
-    return max(work.flops / peak, work.nbytes / device.bandwidth)
+    return floor_seconds(work.flops, work.nbytes, _peak_flops(device, work), device.bandwidth)
 
 
-def modelled_seconds(device: Device, work: Work, held: Occupancy) -> float:
-    """See Note [What a kernel reaches]. Infinite where no block fits."""
+def resident_seconds(device: Device, work: Work, held: Occupancy) -> float:
+    """What so many resident threads reach, see Note [What a kernel reaches]: another model than
+    that of the compiler, which knows no registers. Infinite where no block fits."""
     if not held.blocks:
         return math.inf
     at_once = held.blocks * device.cores
@@ -88,8 +88,11 @@ def modelled_seconds(device: Device, work: Work, held: Occupancy) -> float:
     filled = min(waves, 1.0)
     moved = held.warps * WARP * filled * device.cores * work.asked_nbytes / _LATENCY
     bandwidth = min(device.bandwidth, moved)
-    peak = device.tensor_flops if work.tensor else device.f32_flops
     ready = held.warps * work.independent / (_SCHEDULERS * _CYCLES)
     late = math.ceil(waves) / waves if waves > 1 else 1 / max(filled, 1e-9)
-    arithmetic = work.flops / peak / min(ready, 1.0) * late
-    return max(arithmetic, work.nbytes / bandwidth) + LAUNCH_SECONDS
+    arithmetic = work.flops / _peak_flops(device, work) / min(ready, 1.0) * late
+    return max(arithmetic, work.nbytes / bandwidth) + device.start_seconds
+
+
+def _peak_flops(device: Device, work: Work) -> float:
+    return device.tensor_flops if work.tensor else device.f32_flops

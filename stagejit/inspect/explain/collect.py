@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from stagejit.codegen.generate import Generated
 from stagejit.codegen.kernel import Choice
 from stagejit.codegen.target import Target
 from stagejit.dispatch.regions import Region
-from stagejit.inspect.explain.modelled import step_seconds
 from stagejit.inspect.explain.notes import (
     Chosen,
     Facts,
@@ -23,66 +23,80 @@ from stagejit.inspect.explain.notes import (
     Packed,
     Placement,
 )
+from stagejit.inspect.modelled.kernels import Path
+from stagejit.inspect.modelled.model import Model, model_of
 from stagejit.loc import Loc
 from stagejit.machine import Machine
 from stagejit.runtime import launching
 from stagejit.schedule.plan import Dispatch, Plan
 from stagejit.schedule.schedule import Run, Schedule, Step, Wave
 
+if TYPE_CHECKING:
+    from stagejit.runtime.cuda.programs.program import CudaProgram
+
 
 @dataclass(frozen=True, eq=False)
 class _At:
-    """A step, and where it stands: behind which loops and branches, run how often in a call, in
+    """A step, and where it stands: in which loops and branches, run how often in a call, in
     which plan, and how many threads share its iterations."""
 
     step: Step
-    path: str
+    around: Path
     times: int | None
     plan: Plan
     threads: int
 
     @property
+    def path(self) -> Path:
+        return (*self.around, self.step.dispatch.name)
+
+    @property
     def name(self) -> str:
-        return self.path + self.step.dispatch.name
+        return "/".join(part for part in self.path if isinstance(part, str))
 
 
 def facts_of(
-    schedule: Schedule, kernels: Mapping[Region, Generated], target: Machine, name: str
+    schedule: Schedule,
+    kernels: Mapping[Region, Generated],
+    target: Machine,
+    name: str,
+    program: CudaProgram | None = None,
 ) -> Facts:
     """What is said of a schedule. kernels: as far as there are any, none for symbolic sizes. name:
-    of the target."""
+    of the target. program: of a GPU."""
     plan, places = schedule.plan, list(_places(schedule))
     threads = dict[Region, Choice]()  # of a CPU; blocks of a GPU's kernels run wherever they can
     if kernels and isinstance(target, Target):
         threads = _threads(schedule, schedule.waves, kernels, target)
-    launched = {at: _launched(at, kernels, target) for at in places if not at.step.delegated}
+    model = model_of(schedule, kernels, target, program) if kernels else None
     return Facts(
         plan.name,
         plan.decisions,
         tuple(note for at in places for note in _placements_of(at)),
         tuple(note for at in places for note in _chosen(at, kernels, threads)),
-        tuple(launched.values()),
+        tuple(_launched(at, model) for at in places if not at.step.delegated),
         tuple(_left(at) for at in places if at.step.delegated),
         tuple(_packs(plan, places)),
         target=name,
         barriers=sum(len(inner.barriers) for inner in _plans(plan)),
         transient_nbytes=plan.transient_nbytes,
         peak_nbytes=plan.peak_nbytes,
-        seconds=_seconds(launched) if kernels else None,
+        seconds=None if model is None else model.whole.seconds,
     )
 
 
 def _places(
-    schedule: Schedule, path: str = "", times: int | None = 1, threads: int = 1
+    schedule: Schedule, around: Path = (), times: int | None = 1, threads: int = 1
 ) -> Iterator[_At]:
     """Every step, each before those inside of it."""
     for segment in schedule.segments:
         for step in segment.steps if isinstance(segment, Run) else (segment.step,):
-            yield _At(step, path, times, schedule.plan, threads)
-            inner = f"{path}{step.dispatch.name}/"
-            for body, made in zip(step.dispatch.bodies, step.bodies, strict=True):
+            yield _At(step, around, times, schedule.plan, threads)
+            bodies = zip(step.dispatch.bodies, step.bodies, strict=True)
+            for number, (body, made) in enumerate(bodies):
                 known = step.dispatch.kind == "loop" and body.trip is not None
                 each = times * (body.trip or 0) if known and times is not None else None
+                inner = (*around, step.dispatch.name, number)
                 yield from _places(made, inner, each, threads * body.threads)
 
 
@@ -93,8 +107,11 @@ def _plans(plan: Plan) -> Iterator[Plan]:
             yield from _plans(body.plan)
 
 
-def _launched(at: _At, kernels: Mapping[Region, Generated], target: Machine) -> Launched:
+def _launched(at: _At, model: Model | None) -> Launched:
     dispatch, region = at.step.dispatch, at.step.region
+    seconds = None if model is None else model.seconds(at.path)
+    times = (1 if at.times is None else at.times) / at.threads
+    own = None if seconds is None or dispatch.bodies else seconds * times
     return Launched(
         at.name,
         dispatch.kind,
@@ -103,7 +120,8 @@ def _launched(at: _At, kernels: Mapping[Region, Generated], target: Machine) -> 
         _nbytes(dispatch, written=False),
         _nbytes(dispatch, written=True),
         at.times,
-        step_seconds(at.step, kernels, target, alone=at.threads > 1),
+        seconds,
+        own,
         region.loc,
         tuple(_other_lines(region)),
     )
@@ -122,15 +140,6 @@ def _other_lines(region: Region) -> Iterator[Loc]:
             if op.loc and line not in seen:
                 seen.add(line)
                 yield op.loc
-
-
-def _seconds(launched: Mapping[_At, Launched]) -> float:
-    """Of a call, one kernel after the other; of a loop of which nobody knows how often it turns, a
-    turn."""
-    return sum(
-        (each.seconds or 0.0) * (1 if each.times is None else each.times) / at.threads
-        for at, each in launched.items()
-    )
 
 
 def _left(at: _At) -> Left:

@@ -24,8 +24,10 @@ class Launched:
     dispatch: its name, behind those of the loops and branches around it: "loop.1/map.2". ops: what
     it evaluates. flops: arithmetic operations of one run, a multiply-add counting two. read_nbytes,
     written_nbytes: of one run. times: how often a call runs it; None where only the call knows.
-    seconds: modelled, of one run of its kernels on the cores that they get; None without kernels of
-    ours. also: further lines whose ops it evaluates.
+    seconds: modelled, of one run, of a loop or a branch with all that is inside; None where nobody
+    knows: for what others compute, and loops that only the call knows the turns of. call_seconds:
+    of all its runs in a call (of one where only the call knows), without what is inside of a loop
+    or a branch. also: further lines whose ops it evaluates.
     """
 
     dispatch: str
@@ -36,6 +38,7 @@ class Launched:
     written_nbytes: int
     times: int | None = 1
     seconds: float | None = None
+    call_seconds: float | None = None
     loc: Loc = UNKNOWN
     also: tuple[Loc, ...] = ()
 

@@ -94,7 +94,7 @@ def _badges(block: Block) -> Markup:
     launched = [note for note in notes if isinstance(note, Launched)]
     if launched:
         said.append(counted(len(launched), "dispatch"))
-    seconds = sum((note.seconds or 0.0) * (note.times or 1) for note in launched)
+    seconds = sum(note.call_seconds or 0.0 for note in launched)
     if seconds:
         said.append(element("span", f"{seconds_text(seconds)} by the model"))
     copied = sum(note.written_nbytes * (note.times or 1) for note in launched if note.is_copy)

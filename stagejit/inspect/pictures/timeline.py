@@ -6,10 +6,9 @@ a stream, is in a table with what it waits for.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
-from stagejit.codegen.generate import Generated
-from stagejit.dispatch.regions import Region
+from stagejit.inspect.modelled.kernels import Modelled
 from stagejit.inspect.page import table
 from stagejit.inspect.pictures import streams as gpu
 from stagejit.inspect.pictures import threads as cpu
@@ -17,8 +16,7 @@ from stagejit.inspect.pictures.dispatches import body_title
 from stagejit.inspect.pictures.gantt import Gantt
 from stagejit.inspect.pictures.picture import Panel
 from stagejit.inspect.pictures.words import color_of, key_of
-from stagejit.numbers import seconds_text
-from stagejit.runtime.cuda.programs.program import CudaProgram
+from stagejit.numbers import counted, seconds_text
 from stagejit.schedule.plan import Plan
 
 _FEW = 30  # bars whose text fits a drawing of the usual width
@@ -26,11 +24,9 @@ _FEW = 30  # bars whose text fits a drawing of the usual width
 
 def panels_of_threads(made: cpu.Waves, title: str) -> Iterator[Panel]:
     """Of a function, then of its loops and branches."""
-    plan, gantt = made.schedule.plan, made.gantt()
-    waves = len(made.rows)
-    note = (
-        f"{len(plan.dispatches)} dispatches in {waves} waves, {seconds_text(made.now)} by the model"
-    )
+    plan, gantt, made_rows = made.plan, made.gantt(), made.rows
+    waves = counted(len(made_rows), "wave")
+    note = f"{counted(len(plan.dispatches), 'dispatch')} in {waves}, {_time(made.whole)}"
     rows = (
         (
             row.number,
@@ -39,7 +35,7 @@ def panels_of_threads(made: cpu.Waves, title: str) -> Iterator[Panel]:
             seconds_text(row.seconds),
             "; ".join(row.waits),
         )
-        for row in made.rows
+        for row in made_rows
     )
     head = ("wave", "dispatches", "threads", "modelled", "waits for")
     yield from _panels(gantt, plan, title, note)
@@ -50,32 +46,27 @@ def panels_of_threads(made: cpu.Waves, title: str) -> Iterator[Panel]:
         table(head, rows, numbers={0, 3}),
         is_open=False,
     )
-    for step, number, inner in cpu.inner_of(made):
+    for step, number, inner in made.inner():
         body = step.dispatch.bodies[number]
         yield from panels_of_threads(inner, body_title(step.dispatch, number, body))
 
 
-def panels_of_streams(
-    program: CudaProgram, plan: Plan, kernels: Mapping[Region, Generated], title: str
-) -> Iterator[Panel]:
+def panels_of_streams(top: gpu.Streams, title: str) -> Iterator[Panel]:
     """Of a function, then of its loops and branches."""
-    seconds = {
-        each.symbol: each.kernel.seconds / max(len(each.kernel.passes), 1)
-        for each in kernels.values()
-    }
     head = ("dispatch", "stream", "launches", "modelled", "waits for")
-    for where, made in gpu.levels(program, plan, seconds):
+    for where, made in gpu.levels(top):
         gantt = made.gantt()
         name = title
         if where is not None:
             dispatch, number = where
             name = body_title(dispatch, number, dispatch.bodies[number])
-        note = (
-            f"{len(made.rows)} dispatches on {len(gantt.lanes)} streams, {len(made.links)} waits, "
-            f"{seconds_text(gantt.end)} by the model"
+        counts = (
+            f"{counted(len(made.rows), 'dispatch')} on {counted(len(gantt.lanes), 'stream')}, "
+            f"{counted(len(made.known.waited), 'wait')}"
         )
+        note = f"{counts}, {_time(made.whole)}"
         rows = (
-            (f"@{r.name}", r.stream, r.launches, seconds_text(r.seconds), "; ".join(r.waits))
+            (f"@{r.name}", r.stream, r.launches, seconds_text(r.took.seconds), "; ".join(r.waits))
             for r in made.rows
         )
         yield from _panels(gantt, made.plan, name, note)
@@ -83,11 +74,14 @@ def panels_of_streams(
         yield Panel(f"streams of {name}", None, "and what each waits for", details, is_open=False)
 
 
+def _time(whole: Modelled) -> str:
+    rest = "" if whole.is_known else ", without what nobody knows the time of (dashed)"
+    return f"{seconds_text(whole.seconds)} by the model{rest}"
+
+
 def _panels(gantt: Gantt, plan: Plan, title: str, note: str) -> Iterator[Panel]:
     key = key_of(dict.fromkeys((d.kind, color_of(d.kind)) for d in plan.dispatches))
     name = f"timeline of {title}"
-    if not all(bar.is_known for bar in gantt.bars):
-        note += ", but for what nobody knows the time of (dashed)"
     if gantt.copies:
         told = f"{note}; of what repeats the first copy"
         yield Panel(name, gantt.folded().drawing(), told, key)

@@ -19,7 +19,9 @@ from stagejit.inspect.page import Markup, Section
 from stagejit.inspect.pictures import dispatches, graphs, memory, svg, timeline
 from stagejit.inspect.pictures.picture import Picture
 from stagejit.inspect.pictures.rewrites import Recorder
+from stagejit.inspect.pictures.streams import Streams
 from stagejit.inspect.pictures.threads import Waves
+from stagejit.machine import Machine
 from stagejit.numbers import counted, number_text
 from stagejit.runtime.cuda.programs.program import CudaProgram
 from stagejit.schedule.comparison import Comparison
@@ -51,14 +53,17 @@ def of_memory(plan: Plan) -> Picture:
 
 def of_threads(schedule: Schedule, kernels: Mapping[Region, Generated], target: Target) -> Picture:
     """Waves on the threads of a CPU."""
-    made = Waves(schedule, schedule.waves, kernels, target).run()
+    made = Waves.of(schedule, kernels, target)
     panels = tuple(timeline.panels_of_threads(made, schedule.plan.name))
     return Picture("timeline", schedule.plan.name, summary(schedule.plan), panels)
 
 
-def of_streams(program: CudaProgram, plan: Plan, kernels: Mapping[Region, Generated]) -> Picture:
+def of_streams(
+    program: CudaProgram, plan: Plan, kernels: Mapping[Region, Generated], device: Machine
+) -> Picture:
     """Dispatches on the streams of a GPU."""
-    panels = tuple(timeline.panels_of_streams(program, plan, kernels, plan.name))
+    made = Streams.of(program, plan, kernels.values(), device)
+    panels = tuple(timeline.panels_of_streams(made, plan.name))
     return Picture("timeline", plan.name, summary(plan), panels)
 
 

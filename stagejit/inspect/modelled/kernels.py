@@ -1,0 +1,42 @@
+"""What a kernel takes by the model that chose it.
+
+Input: a kernel, the machine. Output: seconds. Invariant: a model: it knows no caches that are cold,
+no clock that changes, no other programs. `Kernel.seconds` are those of one core or multiprocessor,
+which as many share as take part.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from stagejit.codegen.kernel import Kernel
+from stagejit.codegen.target import Target
+from stagejit.machine import CALL_SECONDS, Machine
+from stagejit.runtime import launching
+
+# Of a dispatch: its name, behind those of the loops and branches around it and the numbers of their
+# bodies, as ("loop.1", 0, "map.2").
+Path = tuple[str | int, ...]
+
+
+@dataclass(frozen=True)
+class Modelled:
+    """seconds: by the model. is_known: whether they are all of it; where not, there is more that
+    nobody knows: what XLA or a library does, or how often a loop turns, of which one turn is
+    counted."""
+
+    seconds: float
+    is_known: bool = True
+
+
+def core_seconds(kernel: Kernel, target: Target, *, alone: bool) -> tuple[float, bool]:
+    """From its call to its end on each core that takes part, and whether all cores do; without the
+    fork. alone: it has one core, as others run other iterations."""
+    shared = not alone and launching.launching(kernel, target)[1]
+    return CALL_SECONDS + kernel.seconds / (target.cores if shared else 1), shared
+
+
+def launch_seconds(kernel: Kernel, device: Machine) -> float:
+    """Of one launch on a GPU, whose multiprocessors share the blocks."""
+    each = kernel.seconds / max(len(kernel.passes), 1)
+    return device.start_seconds + each / max(min(device.cores, kernel.total), 1)
