@@ -25,6 +25,7 @@ from stagejit.schedule.access import Access, Barrier, Buffer, BufferKind, Hazard
 from stagejit.schedule.binding import Binding, Carry, Counter
 from stagejit.schedule.comparison import Comparison, Totals
 from stagejit.schedule.memory.packing import FRAME_NBYTES
+from stagejit.schedule.memory.peak import Peak, peak_of
 from stagejit.showing import html_of
 from stagejit.symbolic import Symbol, symbols_in
 
@@ -315,6 +316,18 @@ class Plan:
         on the stack. Scratch of kernels comes on top: see `Compiled.memory_analysis`."""
         passed = sum(b.nbytes for b in self.buffers if b.kind == "transient" and b.slot is None)
         return passed + (self.arena_nbytes if self.arena_nbytes > FRAME_NBYTES else 0)
+
+    @remembered
+    def peak(self) -> Peak:
+        """What `peak_nbytes` is made of: at which dispatch most bytes of transients are in use, and
+        the buffers that are, with their lines; `str()` of it is a text. Raises OptionsError where
+        sizes are symbolic."""
+        if self.sizes:
+            raise OptionsError(
+                f"{self.name} has symbolic sizes ({', '.join(self.sizes)}), and so no memory yet",
+                next_step="ask for the plan of arguments with sizes",
+            )
+        return peak_of(self)
 
     def buffer(self, name: str) -> Buffer:
         """The buffer of that name. Raises KeyError."""

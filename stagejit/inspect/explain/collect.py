@@ -81,6 +81,7 @@ def facts_of(
         barriers=sum(len(inner.barriers) for inner in _plans(plan)),
         transient_nbytes=plan.transient_nbytes,
         peak_nbytes=plan.peak_nbytes,
+        peak=None if plan.sizes else plan.peak,
         seconds=None if model is None else model.whole.seconds,
     )
 

@@ -6,6 +6,8 @@ collapse.
 
 from __future__ import annotations
 
+from typing import cast
+
 from stagejit.decisions import Decision
 from stagejit.inspect.explain.glossary import glossary_of
 from stagejit.inspect.explain.lines import Block, blocks_of
@@ -24,6 +26,7 @@ from stagejit.inspect.explain.schema import (
     DispatchData,
     LineData,
     PackData,
+    PeakData,
     PlacementData,
     ProgramData,
     Size,
@@ -38,6 +41,7 @@ def data_of(facts: Facts) -> ProgramData:
         "target": facts.target,
         "left_to_xla": facts.left_to_xla,
         "summary": _summary(facts),
+        "peak": None if facts.peak is None else cast("PeakData", facts.peak.as_json()),
         "lines": [_line(block) for block in blocks_of(facts.notes(), collapse=False)],
         "inside": [
             {"dispatch": each.dispatch, "which": each.which, "program": data_of(each.facts)}

@@ -15,6 +15,7 @@ from stagejit.decisions import Decision
 from stagejit.inspect.explain.what_if import Worth
 from stagejit.loc import UNKNOWN, Loc
 from stagejit.runtime.history import Past
+from stagejit.schedule.memory.peak import Peak
 
 
 @dataclass(frozen=True)
@@ -127,7 +128,8 @@ class Facts:
 
     left_to_xla: why JAX runs this call without us; then there is nothing else. target: the machine
     that it is compiled for. barriers: how many. transient_nbytes: of all transient buffers;
-    peak_nbytes: what of them a call allocates. seconds: modelled, of a call; None without kernels.
+    peak_nbytes: what of them a call allocates; peak: what these are made of, None where sizes are
+    symbolic. seconds: modelled, of a call; None without kernels.
     inside: of loops and branches that XLA runs. past: what the function was compiled for.
     """
 
@@ -144,6 +146,7 @@ class Facts:
     barriers: int = 0
     transient_nbytes: int = 0
     peak_nbytes: int = 0
+    peak: Peak | None = None
     seconds: float | None = field(default=None, compare=False)
     past: Past | None = field(default=None, compare=False)
     what_if: tuple[Worth, ...] = field(default=(), compare=False)

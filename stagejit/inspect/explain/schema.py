@@ -103,6 +103,43 @@ class SummaryData(TypedDict):
     seconds: float | None
 
 
+class PeakData(TypedDict):
+    """What the peak of memory is made of, as `stagejit.schedule.memory.peak.Peak`: nbytes and
+    idle_nbytes together are allocated_nbytes and stack_nbytes."""
+
+    dispatch: str
+    line: str
+    nbytes: int
+    idle_nbytes: int
+    stack_nbytes: int
+    allocated_nbytes: int
+    buffers: list[PeakBufferData]
+
+
+class PeakBufferData(TypedDict):
+    """A buffer that is in use then. what: its line in the plan; line: "file:line" that writes it;
+    inside: peaks of the bodies of loops and branches whose transients lie in it."""
+
+    name: str
+    what: str
+    nbytes: int
+    writer: str
+    until: str
+    line: str
+    inside: list[PeakInsideData]
+
+
+class PeakInsideData(TypedDict):
+    """Of body number `body` of a dispatch; threads: that have a part of the buffer each. carried:
+    its arguments and results that lie there beside its transients."""
+
+    dispatch: str
+    body: int
+    threads: int
+    peak: PeakData
+    carried: list[PeakBufferData]
+
+
 class InsideData(TypedDict):
     """The body of a loop or a branch that XLA runs. dispatch: the equation; which: "body",
     "branch 0" and so on."""
@@ -114,12 +151,14 @@ class InsideData(TypedDict):
 
 class ProgramData(TypedDict):
     """left_to_xla: why JAX runs the call without stagejit; empty where it does not, and there is
-    nothing else where it does. glossary: what each name means that occurs."""
+    nothing else where it does. peak: None where sizes are symbolic. glossary: what each name means
+    that occurs."""
 
     name: str
     target: str
     left_to_xla: str
     summary: SummaryData
+    peak: PeakData | None
     lines: list[LineData]
     inside: list[InsideData]
     glossary: dict[str, str]

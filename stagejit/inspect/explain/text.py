@@ -31,6 +31,8 @@ def text_of(facts: Facts, *, kernels: bool, collapse: bool) -> str:
             others = ", ".join(str(each.loc.line) for each in block.like)
             lines.append(f"  and {counted(len(block.like), 'line')} like it: {others}")
         lines += [f"  {_line(item, kernels)}" for item in block.items]
+    if facts.peak is not None and facts.peak_nbytes:
+        lines += ["", *f"peak of memory: {facts.peak}".splitlines()]
     for inside in facts.inside:
         inner = text_of(inside.facts, kernels=kernels, collapse=collapse)
         lines += ["", f"inside @{inside.dispatch}, which XLA runs: its {inside.which}"]

@@ -67,6 +67,9 @@ def _parts(facts: Facts) -> Iterator[Section | Markup]:
     blocks = blocks_of(facts.notes())
     for block in blocks:
         yield Section(_title(block), _body(block), _badges(block), len(blocks) <= _MOST_OPEN)
+    if facts.peak is not None and facts.peak_nbytes:
+        body = element("pre", str(facts.peak))
+        yield Section("peak of memory", body, nbytes_text(facts.peak_nbytes))
     for inside in facts.inside:
         title = f"inside @{inside.dispatch}, which XLA runs: its {inside.which}"
         parts = joined(

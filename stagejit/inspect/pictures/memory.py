@@ -12,11 +12,12 @@ from stagejit.inspect.page import Markup, joined, table
 from stagejit.inspect.pictures import svg
 from stagejit.inspect.pictures.axis import HEIGHT, LEFT, Axis
 from stagejit.inspect.pictures.dispatches import body_title
-from stagejit.inspect.pictures.lives import Life, Peak, live_nbytes, lives_of, owned, peak_of
 from stagejit.inspect.pictures.picture import Panel
 from stagejit.inspect.pictures.words import key_of, line_of, short
 from stagejit.loc import UNKNOWN, Loc
 from stagejit.numbers import nbytes_text
+from stagejit.schedule.memory.lifetimes import Lifetime, live_nbytes, lives_of, owned
+from stagejit.schedule.memory.peak import InUse, Peak
 from stagejit.schedule.plan import Plan
 
 _ARENA, _CURVE, _LANE = 340.0, 90.0, 18.0  # heights; the first at most
@@ -39,7 +40,7 @@ def panels(plan: Plan) -> Iterator[Panel]:
 
 def _panels(plan: Plan, title: str) -> Iterator[Panel]:
     lives = lives_of(plan)
-    peak = peak_of(plan, lives)
+    peak = plan.peak
     sums = [
         f"{kind}s {nbytes_text(sum(sizes))}"
         for kind in ("argument", "weight", "constant", "result")
@@ -47,17 +48,17 @@ def _panels(plan: Plan, title: str) -> Iterator[Panel]:
     ]
     note = f"peak of transients {nbytes_text(peak.nbytes)}"
     if plan.dispatches and peak.nbytes:
-        note += f" at @{plan.dispatches[peak.position].name}"
+        note += f" at @{peak.dispatch}"
     note += f", packed {nbytes_text(plan.arena_nbytes)}"
     if plan.arena_nbytes and not plan.peak_nbytes:
         note += " on the stack"
     note += f"; {', '.join(sums)}"
     drawing = _Map(plan, lives, peak).drawing()
     yield Panel(f"memory of {title}", drawing, note, _key(lives, _workspaces(plan)))
-    if peak.lives:
-        yield Panel(f"the peak of {title}", None, _where(plan, peak), _by_line(plan, peak))
-        few, told = len(peak.lives) <= _FEW, f"{len(peak.lives)} of them, by size"
-        details = _by_buffer(plan, peak)
+    if peak.buffers:
+        yield Panel(f"the peak of {title}", None, _where(peak), _by_line(peak))
+        few, told = len(peak.buffers) <= _FEW, f"{len(peak.buffers)} of them, by size"
+        details = _by_buffer(peak)
         yield Panel(f"buffers of the peak of {title}", None, told, details, is_open=few)
     yield Panel(f"buffers of {title}", None, "all of them", _buffers(plan, lives), is_open=False)
     for dispatch in plan.dispatches:
@@ -66,7 +67,7 @@ def _panels(plan: Plan, title: str) -> Iterator[Panel]:
                 yield from _panels(body.plan, body_title(dispatch, number, body))
 
 
-def _kind(life: Life, workspaces: frozenset[str]) -> str:
+def _kind(life: Lifetime, workspaces: frozenset[str]) -> str:
     return "workspace" if life.buffer.name in workspaces else life.buffer.kind
 
 
@@ -77,7 +78,7 @@ def _workspaces(plan: Plan) -> frozenset[str]:
 class _Map:
     """One drawing: how much is in use, the arena, arguments and results."""
 
-    def __init__(self, plan: Plan, lives: Sequence[Life], peak: Peak) -> None:
+    def __init__(self, plan: Plan, lives: Sequence[Lifetime], peak: Peak) -> None:
         self.plan, self.lives, self.peak = plan, lives, peak
         self.axis, self.workspaces = Axis.of(plan), _workspaces(plan)
         slots = sum(life.in_arena for life in lives)
@@ -114,7 +115,7 @@ class _Map:
         yield svg.text(LEFT - 6, y + 10, nbytes_text(most), "sj-bad", "end")
         yield svg.text(LEFT - 6, base, "0", "sj-soft", "end")
         title = "transients in use"
-        words = f"peak {nbytes_text(most)} at @{self.plan.dispatches[self.peak.position].name}"
+        words = f"peak {nbytes_text(most)} at @{self.peak.dispatch}"
         yield svg.text(LEFT, y - 8, title, "sj-strong")
         yield svg.text(LEFT + svg.width_of(title) + 14, y - 8, words, "sj-bad sj-strong")
         yield svg.line(LEFT, y, self.axis.right, y, "sj-rule sj-dashed")
@@ -146,7 +147,7 @@ class _Map:
         if shown:
             more = f", the largest {len(shown)} of {len(own)}" if len(shown) < len(own) else ""
             parts.append(svg.text(LEFT, y - 8, f"arguments and results{more}", "sj-strong"))
-        guests: dict[str, list[Life]] = {}
+        guests: dict[str, list[Lifetime]] = {}
         for life in self.lives:
             if life.buffer.host:
                 guests.setdefault(life.buffer.host, []).append(life)
@@ -163,10 +164,10 @@ class _Map:
             y += lane
         return y + 6, parts
 
-    def _lane_name(self, life: Life) -> str:
+    def _lane_name(self, life: Lifetime) -> str:
         return svg.fitting(life.buffer.name, LEFT - 10)
 
-    def _bar(self, life: Life, top: float, height: float) -> Markup:
+    def _bar(self, life: Lifetime, top: float, height: float) -> Markup:
         """One buffer. Where one is written over another one both take half of the column."""
         first = life.first + (0.5 if life.buffer.over else 0.0)
         last = life.last + (0.5 if life.buffer.name in self.over else 1.0)
@@ -186,7 +187,7 @@ class _Map:
                 parts.append(svg.text(x + 4, top + height / 2 + 4, name))
         return svg.thing(*parts)
 
-    def _told(self, life: Life) -> list[str]:
+    def _told(self, life: Lifetime) -> list[str]:
         names = [f"@{dispatch.name}" for dispatch in self.plan.dispatches] or ["nothing"]
         used = f"in use from {names[life.first]} to {names[life.last]}"
         return [
@@ -196,7 +197,7 @@ class _Map:
         ]
 
 
-def _key(lives: Sequence[Life], workspaces: frozenset[str]) -> Markup:
+def _key(lives: Sequence[Lifetime], workspaces: frozenset[str]) -> Markup:
     kinds = dict.fromkeys(life.buffer.kind for life in lives)
     colors: list[tuple[str, str]] = [(kind, _COLORS[kind]) for kind in kinds]
     if workspaces:
@@ -204,55 +205,50 @@ def _key(lives: Sequence[Life], workspaces: frozenset[str]) -> Markup:
     return key_of(colors)
 
 
-def _loc(plan: Plan, life: Life) -> Loc:
+def _loc(plan: Plan, life: Lifetime) -> Loc:
     """The line that writes it."""
     return UNKNOWN if life.writer is None else plan.dispatches[life.writer].loc
 
 
-def _writer(plan: Plan, life: Life) -> str:
-    return "" if life.writer is None else f"@{plan.dispatches[life.writer].name}"
-
-
-def _where(plan: Plan, peak: Peak) -> str:
-    packed = plan.arena_nbytes
-    at = f"{peak.nbytes:,} bytes while @{plan.dispatches[peak.position].name} runs"
-    if packed > peak.nbytes:
-        at += f"; {packed - peak.nbytes:,} of the arena's {packed:,} are free then"
+def _where(peak: Peak) -> str:
+    at = f"{peak.nbytes:,} bytes while @{peak.dispatch} runs"
+    if peak.idle_nbytes:
+        at += f"; {peak.idle_nbytes:,} more are idle then"
     return at
 
 
-def _by_line(plan: Plan, peak: Peak) -> Markup:
+def _by_line(peak: Peak) -> Markup:
     """What it is made of."""
-    by_line: dict[str, list[Life]] = {}
-    for life in peak.lives:
-        by_line.setdefault(line_of(_loc(plan, life)) or "unknown", []).append(life)
+    by_line: dict[str, list[InUse]] = {}
+    for each in peak.buffers:
+        by_line.setdefault(line_of(each.loc) or "unknown", []).append(each)
     sums = sorted(
-        ((sum(life.buffer.nbytes for life in own), line, own) for line, own in by_line.items()),
+        ((sum(each.nbytes for each in own), line, own) for line, own in by_line.items()),
         key=lambda entry: -entry[0],
     )
     return table(
         ("bytes", "of the peak", "written by the line", "buffers"),
         (
-            (f"{n:,}", _share(n, peak), line, ", ".join(life.buffer.name for life in own))
+            (f"{n:,}", _share(n, peak), line, ", ".join(each.name for each in own))
             for n, line, own in sums
         ),
         numbers={0, 1},
     )
 
 
-def _by_buffer(plan: Plan, peak: Peak) -> Markup:
+def _by_buffer(peak: Peak) -> Markup:
     return table(
         ("bytes", "of the peak", "buffer", "written by", "until", "line"),
         (
             (
-                f"{life.buffer.nbytes:,}",
-                _share(life.buffer.nbytes, peak),
-                str(life.buffer).removeprefix("buffer "),
-                _writer(plan, life),
-                f"@{plan.dispatches[life.last].name}",
-                short(_loc(plan, life)),
+                f"{each.nbytes:,}",
+                _share(each.nbytes, peak),
+                each.what,
+                f"@{each.writer}" if each.writer else "",
+                f"@{each.until}",
+                short(each.loc),
             )
-            for life in peak.lives
+            for each in peak.buffers
         ),
         numbers={0, 1},
     )
@@ -262,7 +258,7 @@ def _share(nbytes: int, peak: Peak) -> str:
     return f"{100 * nbytes / peak.nbytes:.1f}%"
 
 
-def _buffers(plan: Plan, lives: Sequence[Life]) -> Markup:
+def _buffers(plan: Plan, lives: Sequence[Lifetime]) -> Markup:
     names = [f"@{dispatch.name}" for dispatch in plan.dispatches] or [""]
     return table(
         ("buffer", "bytes", "first used by", "last used by", "line"),

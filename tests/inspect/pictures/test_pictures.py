@@ -15,9 +15,10 @@ import pytest
 
 import stagejit
 from stagejit.errors import OptionsError, UnsupportedOpError
-from stagejit.inspect.pictures import gantt, lives
+from stagejit.inspect.pictures import gantt
 from stagejit.inspect.pictures.nodes import MOST, Edge, Line, Node, draw
 from stagejit.inspect.pictures.views import NAMES
+from stagejit.schedule.memory import lifetimes
 from stagejit.schedule.parser import parse_plan
 from stagejit.stages import Lowered
 
@@ -124,7 +125,7 @@ PLAN = """plan @f {
 
 def test_the_peak_is_where_most_transients_are_in_use() -> None:
     plan = parse_plan(PLAN)
-    found = lives.lives_of(plan)
+    found = lifetimes.lives_of(plan)
     assert {life.buffer.name: (life.first, life.last) for life in found} == {
         "x": (0, 0),
         "r0": (3, 3),
@@ -132,19 +133,19 @@ def test_the_peak_is_where_most_transients_are_in_use() -> None:
         "t1": (1, 2),
         "t2": (2, 3),
     }
-    peak = lives.peak_of(plan, found)
-    assert (peak.position, peak.nbytes) == (1, 3072)
-    assert [life.buffer.name for life in peak.lives] == ["t1", "t0"]
+    peak = plan.peak
+    assert (peak.position, peak.dispatch, peak.nbytes) == (1, "b", 3072)
+    assert [each.name for each in peak.buffers] == ["t1", "t0"]
     page = plan._repr_html_()
     assert "peak of transients 3,072 bytes at @b" in page
-    assert "1,024 of the arena&#x27;s 4,096 are free then" in page
+    assert "3,072 bytes while @b runs; 1,024 more are idle then" in page
 
 
 def test_a_buffer_that_is_written_over_another_one_is_counted_once() -> None:
     plan = parse_plan(PLAN.replace("slot 3072", "slot 1024 over t1"))
-    assert lives.peak_of(plan, lives.lives_of(plan)).nbytes == 3072
-    halves = lives.live_nbytes(lives.owned(lives.lives_of(plan)), 4)
-    assert halves == [1024, 3072, 1024, 1024]
+    assert plan.peak.nbytes == 3072
+    halves = lifetimes.live_nbytes(lifetimes.owned(lifetimes.lives_of(plan)), 4)
+    assert halves == [1024, 3072, 2048, 1024]
 
 
 def test_memory_is_attributed_to_the_lines_that_write_it() -> None:

@@ -1,20 +1,24 @@
 """How long the buffers of a plan are in use, and how many bytes are at each position.
 
-Input: a plan. Output: `Life`s, and the sums. Invariant: a buffer is in use from the first dispatch
-that touches it to the last one, an argument from the start, a result to the end.
+Input: a plan. Output: `Lifetime`s, and the sums; pictures and `Plan.peak` are made of them.
+Invariant: a buffer is in use from the first dispatch that touches it to the last one, an argument
+from the start, a result to the end.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from stagejit.schedule.access import Buffer
-from stagejit.schedule.plan import Dispatch, Plan
+
+if TYPE_CHECKING:
+    from stagejit.schedule.plan import Dispatch, Plan
 
 
 @dataclass(frozen=True)
-class Life:
+class Lifetime:
     """A buffer from position `first` to position `last` of a plan. writer: the position that writes
     it first, if any does."""
 
@@ -28,15 +32,6 @@ class Life:
         return self.buffer.slot is not None and not self.buffer.host
 
 
-@dataclass(frozen=True)
-class Peak:
-    """position: where most bytes of transients are in use. lives: those of them that are."""
-
-    position: int
-    nbytes: int
-    lives: tuple[Life, ...]
-
-
 def touched(dispatch: Dispatch) -> Iterator[tuple[str, bool]]:
     """Buffers with whether they are written; a workspace is."""
     for access in dispatch.reads:
@@ -48,7 +43,7 @@ def touched(dispatch: Dispatch) -> Iterator[tuple[str, bool]]:
             yield body.workspace, True
 
 
-def lives_of(plan: Plan) -> list[Life]:
+def lives_of(plan: Plan) -> list[Lifetime]:
     """Of all buffers, in the order of their first use; those that nobody touches are in use all
     the time."""
     first: dict[str, int] = {}
@@ -62,7 +57,7 @@ def lives_of(plan: Plan) -> list[Life]:
                 writer.setdefault(name, at)
     end = max(len(plan.dispatches) - 1, 0)
     lives = [
-        Life(
+        Lifetime(
             buffer,
             first.get(buffer.name, 0) if buffer.kind in ("transient", "result") else 0,
             last.get(buffer.name, end) if buffer.kind == "transient" else _until(buffer, last, end),
@@ -80,7 +75,7 @@ def _until(buffer: Buffer, last: Mapping[str, int], end: int) -> int:
     return last.get(buffer.name, 0)
 
 
-def live_nbytes(lives: Sequence[Life], positions: int) -> list[int]:
+def live_nbytes(lives: Sequence[Lifetime], positions: int) -> list[int]:
     """At each position."""
     changes = [0] * (positions + 1)
     for life in lives:
@@ -93,26 +88,32 @@ def live_nbytes(lives: Sequence[Life], positions: int) -> list[int]:
     return found
 
 
-def owned(lives: Sequence[Life]) -> list[Life]:
-    """Transients with memory of a call's own: not in a result, and of those that are written over
-    each other only as long as the first one is there."""
+def owned(lives: Sequence[Lifetime]) -> list[Lifetime]:
+    """Transients with memory of a call's own, not in a result. Where one is written over another
+    one by the last dispatch that reads that, the larger one counts there."""
+    by_name = {life.buffer.name: life for life in lives}
     over = {life.buffer.over: life for life in lives if life.buffer.over}
     found = []
     for life in lives:
         if life.buffer.kind != "transient" or life.buffer.host:
             continue
-        after = over.get(life.buffer.name)
-        last = life.last - 1 if after is not None and after.first == life.last else life.last
-        if last >= life.first:
-            found.append(Life(life.buffer, life.first, last, life.writer))
+        first, last = life.first, life.last
+        after, before = over.get(life.buffer.name), by_name.get(life.buffer.over)
+        if after is not None and after.first == last:
+            last -= after.buffer.nbytes >= life.buffer.nbytes
+        if before is not None and before.last == first:
+            first += before.buffer.nbytes > life.buffer.nbytes
+        if last >= first:
+            found.append(replace(life, first=first, last=last))
     return found
 
 
-def peak_of(plan: Plan, lives: Sequence[Life]) -> Peak:
-    """The first position with most bytes."""
+def most_in_use(plan: Plan, lives: Sequence[Lifetime]) -> tuple[int, tuple[Lifetime, ...]]:
+    """The first position with most bytes of transients, and those that are in use there, the
+    largest first."""
     mine = owned(lives)
     nbytes = live_nbytes(mine, max(len(plan.dispatches), 1))
     at = max(range(len(nbytes)), key=lambda position: (nbytes[position], -position))
     there = [life for life in mine if life.first <= at <= life.last]
     there.sort(key=lambda life: -life.buffer.nbytes)
-    return Peak(at, nbytes[at], tuple(there))
+    return at, tuple(there)
