@@ -9,12 +9,51 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import Protocol
 
-from stagejit.schedule.access import Buffer
+from stagejit.loc import Loc
+from stagejit.schedule.access import Access, Buffer
+from stagejit.schedule.binding import Binding
 
-if TYPE_CHECKING:
-    from stagejit.schedule.plan import Dispatch, Plan
+
+class AnyBody(Protocol):
+    """What is asked of a `plan.Body`, which is made of what stands here."""
+
+    @property
+    def plan(self) -> AnyPlan: ...
+    @property
+    def bindings(self) -> tuple[Binding, ...]: ...
+    @property
+    def workspace(self) -> str: ...
+    @property
+    def threads(self) -> int: ...
+
+
+class AnyDispatch(Protocol):
+    """What is asked of a `plan.Dispatch`."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def loc(self) -> Loc: ...
+    @property
+    def reads(self) -> tuple[Access, ...]: ...
+    @property
+    def writes(self) -> tuple[Access, ...]: ...
+    @property
+    def bodies(self) -> Sequence[AnyBody]: ...
+
+
+class AnyPlan(Protocol):
+    """What is asked of a `plan.Plan`."""
+
+    @property
+    def dispatches(self) -> Sequence[AnyDispatch]: ...
+    @property
+    def buffers(self) -> tuple[Buffer, ...]: ...
+    @property
+    def arena_nbytes(self) -> int: ...
+    def buffer(self, name: str) -> Buffer: ...
 
 
 @dataclass(frozen=True)
@@ -32,7 +71,7 @@ class Lifetime:
         return self.buffer.slot is not None and not self.buffer.host
 
 
-def touched(dispatch: Dispatch) -> Iterator[tuple[str, bool]]:
+def touched(dispatch: AnyDispatch) -> Iterator[tuple[str, bool]]:
     """Buffers with whether they are written; a workspace is."""
     for access in dispatch.reads:
         yield access.buffer, False
@@ -43,7 +82,7 @@ def touched(dispatch: Dispatch) -> Iterator[tuple[str, bool]]:
             yield body.workspace, True
 
 
-def lives_of(plan: Plan) -> list[Lifetime]:
+def lives_of(plan: AnyPlan) -> list[Lifetime]:
     """Of all buffers, in the order of their first use; those that nobody touches are in use all
     the time."""
     first: dict[str, int] = {}
@@ -108,7 +147,7 @@ def owned(lives: Sequence[Lifetime]) -> list[Lifetime]:
     return found
 
 
-def most_in_use(plan: Plan, lives: Sequence[Lifetime]) -> tuple[int, tuple[Lifetime, ...]]:
+def most_in_use(plan: AnyPlan, lives: Sequence[Lifetime]) -> tuple[int, tuple[Lifetime, ...]]:
     """The first position with most bytes of transients, and those that are in use there, the
     largest first."""
     mine = owned(lives)

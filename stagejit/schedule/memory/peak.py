@@ -9,15 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from stagejit.loc import UNKNOWN, Loc
 from stagejit.numbers import counted, nbytes_text
-from stagejit.schedule.memory.lifetimes import Lifetime, lives_of, most_in_use
+from stagejit.schedule.memory.lifetimes import AnyBody, AnyPlan, Lifetime, lives_of, most_in_use
 from stagejit.schedule.memory.packing import FRAME_NBYTES
-
-if TYPE_CHECKING:
-    from stagejit.schedule.plan import Body, Plan
 
 _MOST_BUFFERS = 16  # that a text has
 
@@ -150,7 +147,7 @@ def _data(each: InUse) -> dict[str, Any]:
     }
 
 
-def peak_of(plan: Plan, *, inside: bool = False) -> Peak:
+def peak_of(plan: AnyPlan, *, inside: bool = False) -> Peak:
     """See `Plan.peak`. inside: of a body, whose transients lie in memory of the plan around it."""
     position, there = most_in_use(plan, lives_of(plan))
     buffers = tuple(_in_use(plan, life) for life in there)
@@ -169,7 +166,7 @@ def peak_of(plan: Plan, *, inside: bool = False) -> Peak:
     )
 
 
-def _carried(body: Body, workspace: str) -> Iterator[InUse]:
+def _carried(body: AnyBody, workspace: str) -> Iterator[InUse]:
     places = {b.offset_nbytes: b.buffer for b in body.bindings if b.outer == workspace}
     for name in places.values():
         buffer = body.plan.buffer(name)
@@ -178,7 +175,7 @@ def _carried(body: Body, workspace: str) -> Iterator[InUse]:
             yield InUse(name, f"{what}, from one iteration to the next", buffer.nbytes)
 
 
-def _in_use(plan: Plan, life: Lifetime) -> InUse:
+def _in_use(plan: AnyPlan, life: Lifetime) -> InUse:
     name = life.buffer.name
     writer = None if life.writer is None else plan.dispatches[life.writer]
     inside = tuple(
