@@ -1,15 +1,21 @@
 """`Decision`: one choice of the compiler, applied or declined, with its reason.
 
 Input: made by rewrite drivers, dispatch formation and the scheduler. Output: `plan.decisions` and
-`explain`. Invariant: plain data without references to graphs, so keeping decisions keeps nothing
-alive.
+`explain`. Invariant: in a plan it is plain data without references to graphs, so keeping decisions
+keeps nothing alive.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from stagejit.loc import UNKNOWN, Loc
+
+
+def path_inside(around: str, dispatch: str, body: str) -> str:
+    """The path of what is in a body of a dispatch, whose own ends with a slash: "loop.1/",
+    "branch.2/case1/"."""
+    return f"{around}{dispatch}/" + ("" if body == "body" else f"{body}/")
 
 
 @dataclass(frozen=True)
@@ -19,6 +25,7 @@ class Decision:
     rewrite: name of the rewrite or fusion, as in `Options(disable=...)`.
     op: text of the op it was tried on. applied: whether it happened.
     reason: why, or why not, in one sentence. loc: the user's line that the op came from.
+    about: while it is compiled, the graph whose ops both texts name, see `dispatch/naming.py`.
     """
 
     rewrite: str
@@ -26,6 +33,7 @@ class Decision:
     applied: bool
     reason: str
     loc: Loc = UNKNOWN
+    about: object = field(default=None, compare=False, repr=False)
 
     def __str__(self) -> str:
         where = f"  // {self.loc}" if self.loc else ""

@@ -15,6 +15,7 @@ from stagejit.codegen.cuda.device import Device
 from stagejit.graph.ir import Op
 from stagejit.inspect.explain import Explanation
 from stagejit.inspect.explain.collect import facts_of
+from stagejit.inspect.explain.edges import edges_of
 from stagejit.inspect.explain.notes import Facts, Inside
 from stagejit.inspect.explain.what_if import Worth
 from stagejit.options import SWITCHES, Options
@@ -95,7 +96,15 @@ def facts_of_compilation(c: Compilation) -> Facts:
     program = c.cuda if isinstance(c.target, Device) and not c.plan.sizes else None
     made = facts_of(c.schedule, c.kernels, c.target, target, program)
     decisions = (*made.decisions, *c.on_streams)
-    return replace(made, decisions=decisions, inside=tuple(_inside(c)))
+    edges = edges_of(c.schedule, c.whereabouts)
+    return replace(
+        made,
+        decisions=decisions,
+        inside=tuple(_inside(c)),
+        between=edges.between,
+        waits=edges.waits,
+        homes=edges.homes,
+    )
 
 
 def _inside(c: Compilation) -> Iterator[Inside]:

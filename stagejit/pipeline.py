@@ -34,6 +34,7 @@ from stagejit.dispatch.encodings import resolve_encodings
 from stagejit.dispatch.forming.formation import form
 from stagejit.dispatch.forming.group import Group, Grouping
 from stagejit.dispatch.layouts.choose import lay_out
+from stagejit.dispatch.naming import named, names_of
 from stagejit.dispatch.operands import verify_operands
 from stagejit.dispatch.packs import packs_of
 from stagejit.dispatch.producers import explain_producers
@@ -41,6 +42,7 @@ from stagejit.dispatch.regions import Region, regions_of, with_inner
 from stagejit.dispatch.rewrites import rewrite_dispatches
 from stagejit.dispatch.ties_verifier import verify_ties
 from stagejit.dispatch.verifier import verify_kinds
+from stagejit.dispatch.whereabouts import Whereabouts
 from stagejit.errors import InternalError, NoDriverError, UnsupportedOpError
 from stagejit.graph.definition import OwnOp, declaring
 from stagejit.graph.ir import Graph, Op, Value
@@ -120,6 +122,7 @@ class Compilation:
     dispatches: Graph = field(init=False)  # the same for all targets
     resolved: Graph = field(init=False)  # without encodings
     launched: dict[Group, Op] = field(init=False)
+    whereabouts: Whereabouts = field(init=False)  # of the groups
     regions: list[Region] = field(init=False)
     schedule: Schedule = field(init=False)
     kernels: dict[Region, Generated] = field(default_factory=dict)
@@ -268,10 +271,6 @@ def _evaluate(c: Compilation) -> None:
     c.decisions += split.decisions
 
 
-def _normalize(c: Compilation) -> None:
-    normalize(c.graph)
-
-
 def _verify_normal_form(c: Compilation) -> None:
     verify_graph(c.graph)
     verify_normal_form(c.graph)
@@ -305,10 +304,9 @@ def _verify_assembled(c: Compilation) -> None:
 def _place(c: Compilation) -> None:
     decisions, replaced = rewrite_dispatches(c.dispatches, c.request.options, watch=c.watch)
     log, relaid = lay_out(c.dispatches, c.request.options)
-    decisions, replaced = [*decisions, *log.decisions], {**replaced, **relaid}
     c.regions = regions_of(c.dispatches, c.request.options)
-    c.decisions += decisions
-    c.decisions += explain_producers(c.grouping, c.launched, replaced, c.regions)
+    c.whereabouts = Whereabouts(c.grouping, c.launched, {**replaced, **relaid}, c.regions)
+    c.decisions += (*decisions, *log.decisions, *explain_producers(c.whereabouts))
 
 
 def _verify_dispatches(c: Compilation) -> None:
@@ -330,6 +328,7 @@ def _resolve(c: Compilation) -> None:
     )
     if resolved.graph is not c.dispatches:
         c.regions = regions_of(c.resolved, c.request.options)
+        c.whereabouts = c.whereabouts.in_another_graph(c.regions, resolved.origins)
 
 
 def _verify_resolved(c: Compilation) -> None:
@@ -340,6 +339,7 @@ def _verify_resolved(c: Compilation) -> None:
 
 def _schedule(c: Compilation) -> None:
     options, machine = c.request.options, c.target
+    c.decisions = list(named(c.decisions, names_of(c.whereabouts)))
     made = schedule(c.resolved, c.regions, options, c.decisions, machine)
     resolver = resolver_for(machine, options)
     packs = packs_of(c.regions, resolver) if options.enabled(choose.NAME) else ()
@@ -467,7 +467,7 @@ STEPS = (
     Step("trace", _trace, lambda c: verify_graph(c.graph)),
     Step("rewrite", _rewrite, lambda c: verify_graph(c.graph)),
     Step("evaluate", _evaluate, lambda c: verify_graph(c.graph)),
-    Step("normalize", _normalize, _verify_normal_form),
+    Step("normalize", lambda c: normalize(c.graph), _verify_normal_form),
     Step("encode", _encode, _verify_normal_form),
     Step("leave", _leave),
     Step("form", _form),
@@ -494,7 +494,6 @@ def _compiled(request: Request) -> Staged:
         compilation.run_until("load", began)
     note(compilation.compile_times)
     jax_traces.register()
-    compilation.graph.dissolve()
-    compilation.resolved.dissolve()
-    compilation.dispatches.dissolve()  # what is shown of a function is compiled anew
+    for graph in (compilation.graph, compilation.resolved, compilation.dispatches):
+        graph.dissolve()  # what is shown of a function is compiled anew
     return compilation.staged

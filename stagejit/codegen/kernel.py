@@ -27,10 +27,12 @@ class KernelArg:
 
 @dataclass(frozen=True)
 class Choice:
-    """What a generator chose for a kernel, and why: modelled costs, of the alternatives too."""
+    """What a generator chose for a kernel, and why: modelled costs, of the alternatives too.
+    packs: the operand of the product that it copies into tiles as it reads it, if it is that."""
 
     name: str
     reason: str
+    packs: int | None = None
 
 
 @dataclass(frozen=True)

@@ -88,11 +88,13 @@ def untiled(encoding: Encoding, type: TensorType) -> None:
 @dataclass
 class Resolved:
     """A graph without encodings, and why it is as it is. bound: how bound inputs lie, by their
-    numbers among those, where that is not row-major."""
+    numbers among those, where that is not row-major. origins: of its ops, those of the
+    graph with encodings."""
 
     graph: Graph
     decisions: list[Decision] = field(default_factory=list)
     bound: Mapping[int, Layout] = field(default_factory=dict)
+    origins: Mapping[Op, Op] = field(default_factory=dict)
 
 
 def resolve_encodings(
@@ -109,7 +111,8 @@ def resolve_encodings(
     if not _has_encodings(graph) and not any(each - {ROW_MAJOR} for each in kept):
         return Resolved(graph)
     resolution = _Resolution(graph, of or (lambda op: resolver), kept, given or {})
-    return Resolved(resolution.run(), resolution.decisions, resolution.bound)
+    made = resolution.run()
+    return Resolved(made, resolution.decisions, resolution.bound, resolution.origins)
 
 
 def _has_encodings(graph: Graph) -> bool:
@@ -140,6 +143,7 @@ class _Resolution:
         self.layouts: dict[tuple[Op, int], Layout] = {}  # of outputs that are encoded
         self.settled: dict[tuple[Op, Value], Decision] = {}  # of outputs that are encoded
         self.bound: dict[int, Layout] = {}
+        self.origins: dict[Op, Op] = {}
 
     def run(self) -> Graph:
         for op in self.graph.ops():
@@ -172,11 +176,13 @@ class _Resolution:
             for body in op.definition.bodies(op):
                 inner = resolve_encodings(body, untiled, self.of, given=given)
                 self.decisions += inner.decisions
+                self.origins |= inner.origins
                 bodies.append(inner.graph)
             attrs = {**attrs, **op.definition.with_bodies(bodies)}
         operands = [self.values[value] for value in op.operands]
         types = [value.type for value in op.results]
         clone = self.made.add(op.kind, operands, types, op.loc, **attrs)
+        self.origins[clone] = op
         self.values.update(zip(op.results, clone.results, strict=True))
 
     def _given(self, op: Op) -> dict[Value, Layout]:
@@ -275,7 +281,7 @@ class _Resolution:
 
     def _decide(self, name: str, op: Op, output: Value, layout: Layout, reason: str) -> None:
         what, loc, applied = describe(output.op), output.op.loc, not layout.is_row_major
-        self.settled[op, output] = Decision(name, what, applied, reason, loc)
+        self.settled[op, output] = Decision(name, what, applied, reason, loc, parts_of(op)[0])
 
     def _resolver(self, op: Op, output: Value) -> Resolver:
         """Of the target that an output is for: that of the dispatch, or, where it only packs, of
@@ -314,7 +320,7 @@ class _Resolution:
         whole = part.add_input("d0", into.type, donated=True)
         part.set_outputs([inserted(part, source, whole)])
         what = f"{value.type} for another target, which wants {layout}"
-        self.decisions.append(Decision(NAME, describe(op), True, what, op.loc))
+        self.decisions.append(Decision(NAME, describe(op), True, what, op.loc, self.graph))
         return add_dispatch(self.made, [value, into], [part]).result
 
     def _is_weight(self, value: Value) -> bool:
@@ -345,6 +351,7 @@ class _Resolution:
             self.parts[key] = tuple(made)
         clone = add_dispatch(self.made, operands, self.parts[key])
         clone.loc = op.loc
+        self.origins[clone] = op
         results = [op.results[number] for number in kept]
         self.values.update(zip(results, clone.results, strict=True))
 

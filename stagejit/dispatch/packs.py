@@ -1,4 +1,4 @@
-"""What a call still packs: operands of products that the target wants in tiles, and that lie
+"""What a call may still pack: operands of products that the target wants in tiles, and that lie
 otherwise.
 
 Input: regions of a graph without encodings, what the target makes of an encoding. Output: `Pack`s.
@@ -20,8 +20,9 @@ from stagejit.types import TensorType
 
 @dataclass(frozen=True)
 class Pack:
-    """An operand that is put into tiles in each call: by the kernel of the product, block by block
-    as it multiplies, where its own tiles want it so (see its choices), or by a dispatch before.
+    """An operand that does not lie in the tiles that the target wants. In each call the kernel of
+    the product puts it there, block by block as it multiplies, or reads it as it lies, where that
+    takes less time (see its choices).
 
     operand: 0 or 1, of the product; nbytes: that it has. loc: the line of the product.
     """

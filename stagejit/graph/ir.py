@@ -194,6 +194,10 @@ class Graph:
         """The id that the next op will get."""
         return len(self._made)
 
+    def made(self, id: int) -> Op | None:
+        """The op of that id, also when it has been erased."""
+        return self._made[id] if id < len(self._made) else None
+
     def ops_since(self, first_id: int) -> list[Op]:
         """Ops added since `next_id` was `first_id` that are still there, oldest first."""
         return [op for op in self._made[first_id:] if op in self]

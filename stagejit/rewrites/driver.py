@@ -171,14 +171,14 @@ class Log:
 
     def decline(self, name: str, op: Op, reason: str) -> None:
         """Record that a rewrite did not happen, once for each op and reason."""
-        decision = Decision(name, describe(op), False, reason, op.loc)
+        decision = Decision(name, describe(op), False, reason, op.loc, self.graph)
         if decision not in self._seen:
             self._seen.add(decision)
             self.decisions.append(decision)
 
     def apply(self, name: str, op: Op, reason: str) -> None:
         """Record a rewrite whose replacements come later, or are several."""
-        self.decisions.append(Decision(name, describe(op), True, reason, op.loc))
+        self.decisions.append(Decision(name, describe(op), True, reason, op.loc, self.graph))
 
     def located(self, first_id: int, op: Op) -> list[Op]:
         """The ops that were added since `first_id`, which come from where `op` does."""

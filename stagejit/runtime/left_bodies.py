@@ -85,7 +85,9 @@ def left_bodies(graph: Graph, options: Options) -> tuple[frozenset[Op], list[Dec
     }
     applied, reason = _judge(list(found.values()), options)
     decisions = [
-        Decision(NAME, f"%{op.id} {op.attrs['equation'].primitive.name}", applied, reason, op.loc)
+        Decision(
+            NAME, f"{op} {op.attrs['equation'].primitive.name}", applied, reason, op.loc, graph
+        )
         for op in found
     ]
     return frozenset(found if applied else ()), decisions

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from stagejit.decisions import path_inside
 from stagejit.loc import UNKNOWN, Loc
 
 if TYPE_CHECKING:  # `staged.py` is imported with the package, and the compiler is not
@@ -53,5 +54,4 @@ def site_of(dispatch: Dispatch, around: str = "") -> Site:
 
 def inside(around: str, dispatch: Dispatch, body: Body) -> str:
     """The path of what is in a body."""
-    name = "" if body.plan.name == "body" else f"{body.plan.name}/"
-    return f"{around}{dispatch.name}/{name}"
+    return path_inside(around, dispatch.name, body.plan.name)

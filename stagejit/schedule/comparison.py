@@ -18,7 +18,7 @@ _WORDS = {
     "copies": "copies",
     "copied_nbytes": "bytes copied",
     "fills": "fills",
-    "packs": "packs in each call",
+    "packs": "operands to pack",
     "delegated": "left to XLA",
     "barriers": "barriers",
     "read_nbytes": "bytes read",

@@ -115,3 +115,14 @@ def test_the_glossary(run: Callable[..., Result]) -> None:
     assert result.exit_code == 0
     assert "fuse-insert" in result.output
     assert isinstance(run().exception, OptionsError)
+
+
+def test_why_two_things_are_not_one_dispatch(run: Callable[..., Result], model: Path) -> None:
+    result = run(f"{model}:layer", "--args", ARGS, "--why", "max", "@copy.0")
+    assert result.exit_code == 0, result.output
+    assert result.output.startswith("max is evaluated in @contract.1")
+    assert "No data flows between them" in result.output
+    assert "declined" not in result.output
+    unknown = run(f"{model}:layer", "--args", ARGS, "--why", "sin", "max")
+    assert isinstance(unknown.exception, OptionsError)
+    assert "there is no dispatch, line or op 'sin' in layer" in str(unknown.exception)

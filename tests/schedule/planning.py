@@ -18,6 +18,7 @@ from stagejit.dispatch.regions import Region, regions_of
 from stagejit.dispatch.rewrites import rewrite_dispatches
 from stagejit.dispatch.ties_verifier import verify_ties
 from stagejit.dispatch.verifier import verify_kinds
+from stagejit.dispatch.whereabouts import Whereabouts
 from stagejit.graph.interpreter import interpret
 from stagejit.graph.ir import Graph
 from stagejit.graph.parser import parse
@@ -60,7 +61,8 @@ def checked_dispatches(graph: Graph, options: Options) -> tuple[Graph, list[Deci
     _verify_dispatches(dispatches, options)
     more, replaced = rewrite_dispatches(dispatches, options)
     decisions += more
-    decisions += explain_producers(grouping, launched, replaced, regions_of(dispatches, options))
+    where = Whereabouts(grouping, launched, replaced, regions_of(dispatches, options))
+    decisions += explain_producers(where)
     _verify_dispatches(dispatches, options)
     verify_operands(dispatches, options.operand_limit)
     text = graph_text(dispatches)

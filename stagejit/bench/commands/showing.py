@@ -31,6 +31,14 @@ def explain(
     everything: Annotated[
         bool, typer.Option("--all", help="What is alike is not collapsed, but listed.")
     ] = False,
+    why: Annotated[
+        tuple[str, str] | None,
+        typer.Option(
+            metavar="A B",
+            help="Only why two ops are in one dispatch, or are not: dispatches, lines or ops, "
+            "such as '@map.2 @map.3', '7 9', 'net.py:7 %5'.",
+        ),
+    ] = None,
     disable: Annotated[
         list[str] | None, typer.Option(help="A rewrite to do without, and to compare to.")
     ] = None,
@@ -64,7 +72,8 @@ def explain(
         if len(calls) > 1:
             typer.echo(f"== {call.name}")
         made = explanations.explained(call, target, disable or [], asked, measure)
-        typer.echo(made.as_text(kernels=kernels, collapse=not everything))
+        text = made.as_text(kernels=kernels, collapse=not everything)
+        typer.echo(text if why is None else made.why(*why))
         if html is not None:
             written(html, made.as_html())
         if json_file is not None:

@@ -52,9 +52,9 @@ class Emitter:
         self.choices: dict[Choice, None] = {}
         self._evaluated: dict[tuple[tuple[Var, int], ...], dict[Any, Register]] = {}
 
-    def chose(self, name: str, reason: str) -> None:
+    def chose(self, name: str, reason: str, *, packs: int | None = None) -> None:
         """For the user to read, see `Choice`."""
-        self.choices[Choice(name, reason)] = None
+        self.choices[Choice(name, reason, packs)] = None
 
     def emit(self, node: Node) -> None:
         """The code of a tree."""

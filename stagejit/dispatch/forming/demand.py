@@ -97,6 +97,7 @@ def store_what_is_dear(state: State) -> None:
             if reason:
                 home = _store(state, op, wanted)
                 state.decide("fuse-producers", op, False, reason)
+                state.apart.store(op.result, reason)
         if home is not None:
             # Its own group may want it elsewhere, too: there it is evaluated again.
             again = demands.of.get(op, {}).get(home)

@@ -47,6 +47,8 @@ def _contents(state: State, op: Op, destination: Value, into: Value) -> int:
     alone = state.users[destination] == [op] and op.operands.count(destination) == 1
     if alone and destination.op.definition.updates:
         return state.deps_of(destination)
+    reason = f"a {op.kind} overwrites a copy, for others may use it as it was"
+    state.apart.copied[into] = reason
     group = state.new_group(None, destination.shape, state.deps_of(destination))
     group.copies_for = into
     return 1 << group.id

@@ -14,11 +14,12 @@ group stores then.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 
 from stagejit.decisions import Decision
 from stagejit.dispatch.bodies import known_inside
+from stagejit.dispatch.forming.apart import starting
 from stagejit.dispatch.forming.demand import store_what_is_dear
 from stagejit.dispatch.forming.destinations import reads_to_keep, update
 from stagejit.dispatch.forming.group import Group, Grouping, Location, Refusal
@@ -72,7 +73,7 @@ def form(
             grouping, inner = form(body, options, inside)
             bodies.setdefault(op, []).append(grouping)
             decisions += inner
-    return Grouping(graph, groups, bodies), decisions
+    return Grouping(graph, groups, bodies, former.state.apart), decisions
 
 
 class _Former:
@@ -80,7 +81,7 @@ class _Former:
 
     def __init__(self, graph: Graph, options: Options, known: Mapping[Value, Int]) -> None:
         self.state = State(graph, options, known)
-        self.state.required.update(stored_outputs(graph).values())
+        self.state.require(stored_outputs(graph).values(), "it is returned")
         self.reductions: dict[_Rows, list[Group]] = {}
         self.rows_from: dict[Group, set[Value]] = {}  # origins of what a group's reduces read
 
@@ -106,18 +107,20 @@ class _Former:
             known = op.definition
             kept = reads_to_keep(self.state, op) if known.updates else []
             if kept:
-                self.state.required.update(kept)
+                self.state.require(kept, f"it is read before a {op.kind} overwrites it")
                 early[op] = [value.op for value in kept]
             placed = [destination_of(result) for result in op.results if known.updates]
             if known.is_stored:
-                self.state.required.update(op.results)
+                self.state.require(op.results, "it is laid out for products")
             if known.is_left or known.forwards:
-                self.state.required.update(op.operands)
+                who = "XLA reads it" if known.is_left else "an optimization barrier passes it on"
+                self.state.require(op.operands, who)
             elif known.is_call or known.has_bodies:
-                self.state.required.update(map(without_reshapes, read_operands(op)))
+                read = map(without_reshapes, read_operands(op))
+                self.state.require(read, f"a {op.kind} takes it as memory")
             elif known.is_insert:
-                placed.append(op.operands[0])
-            self.state.required.update(v for v in placed if v is not None and not is_free(v))
+                self.state.require(_computed(op.operands[:1]), "it is a part of a larger value")
+            self.state.require(_computed(placed), f"a {op.kind} goes on in its memory")
         return early
 
     def _visit_for_all_sizes(self, op: Op) -> None:
@@ -132,6 +135,8 @@ class _Former:
 
     def _visit(self, op: Op) -> None:
         state = self.state
+        if not op.definition.is_pointwise:
+            state.apart.starts[op] = starting(op)
         if op.definition.is_pointwise:
             self._pointwise(op)
         elif op.definition.is_reduce:
@@ -160,12 +165,7 @@ class _Former:
         known = op.definition
         computes = known.is_elementwise or known.is_gather or known.is_window
         if computes and not op.definition.is_conversion:
-            if not join(state, op) and (
-                required
-                or not state.enabled("fuse-producers")
-                or refuse_prologue(state, op)
-                or refuse_length(state, op)
-            ):
+            if not join(state, op) and (required or _refuse_floating(state, op)):
                 store_in_map(state, op)
         elif required or refuse_length(state, op):
             store(state, op)
@@ -190,11 +190,14 @@ class _Former:
             group = state.groups[number]
             rows = group.shape, group.axes
             if not group.definition.is_reduce or rows != (operand.shape, tuple(op.attrs["axes"])):
+                if group.definition.is_reduce:
+                    state.apart.refuse(op, group, f"it reduces other rows than {group.anchor}")
                 continue
             refusal = _refuse_same_rows(state, group, locate(state, group, operand), needed)
-            reason = f"reduces rows that %{_anchor_id(group)} reduces too"
+            reason = f"reduces rows that {group.anchor} reduces too"
             if state.accept("fuse-rows", op, refusal, reason):
                 return group
+            state.apart.refuse(op, group, refusal)
         return None
 
     def _neighbour(self, op: Op, needed: int, key: _Rows) -> Group | None:
@@ -213,7 +216,7 @@ class _Former:
                 continue
             refusal = "" if state.enabled("fuse-rows") else "fuse-rows is disabled"
             how = "what" if shared else "little while" if light else "parts beside those that"
-            what = f"{how} %{_anchor_id(group)} reads"
+            what = f"{how} {group.anchor} reads"
             if state.accept("fuse-rows", op, refusal or refuse_order(state, group, needed),
                             f"reads {what}, along the same rows"):  # fmt: skip
                 return group
@@ -225,6 +228,21 @@ class _Former:
         if home is None or not sums_parts(operand.op):
             return False
         return any(self.state.home.get(value.op) is home for value in self.rows_from[group])
+
+
+def _computed(values: Iterable[Value | None]) -> Iterator[Value]:
+    """Those that somebody has to compute."""
+    return (value for value in values if value is not None and not is_free(value))
+
+
+def _refuse_floating(state: State, op: Op) -> bool:
+    """Whether its readers must not evaluate an op that joins no group."""
+    reason: str | None = "fuse-producers is disabled"
+    if state.enabled("fuse-producers"):
+        reason = refuse_prologue(state, op) or refuse_length(state, op)
+    if reason:
+        state.apart.store(op.result, reason)
+    return bool(reason)
 
 
 def _is_ready(op: Op, seen: AbstractSet[Op]) -> bool:
@@ -248,8 +266,3 @@ def _refuse_same_rows(
 
 def _short_part(operand: Value) -> int:
     return last_part(operand.op) if is_uneven(operand.op) else 0
-
-
-def _anchor_id(group: Group) -> int:
-    assert group.anchor is not None
-    return group.anchor.id

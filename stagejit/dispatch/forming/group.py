@@ -100,13 +100,37 @@ class Group:
         return without(row, self.axes)
 
 
+@dataclass(eq=False)
+class Apart:
+    """Why groups are several, see `apart.py`.
+
+    refused: why an op is not evaluated in a group that makes what it reads. starts: why an op is
+    the first of a group. stored: why a value is in memory and not evaluated by who reads it.
+    copied: why a value is copied, by the update that has the copy."""
+
+    refused: dict[tuple[Op, Group], str] = field(default_factory=dict)
+    starts: dict[Op, str] = field(default_factory=dict)
+    stored: dict[Value, str] = field(default_factory=dict)
+    copied: dict[Value, str] = field(default_factory=dict)
+
+    def refuse(self, op: Op, group: Group, reason: str) -> None:
+        """It is not evaluated in that group."""
+        self.refused[op, group] = reason
+
+    def store(self, value: Value, reason: str) -> None:
+        """It is in memory for that reason, if there is no earlier one."""
+        self.stored.setdefault(value, reason)
+
+
 @dataclass(frozen=True, eq=False)
 class Grouping:
-    """The groups of a graph, those that others need first; bodies: of its loops and branches."""
+    """The groups of a graph, those that others need first. bodies: of its loops and branches.
+    apart: why they are several."""
 
     graph: Graph
     groups: Sequence[Group]
     bodies: Mapping[Op, Sequence[Grouping]]
+    apart: Apart
 
 
 class Reach:

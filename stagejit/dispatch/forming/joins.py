@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from stagejit.dispatch.forming import cost
+from stagejit.dispatch.forming.apart import behind
 from stagejit.dispatch.forming.chains import LONGEST_CHAIN
 from stagejit.dispatch.forming.group import Group, Location, Refusal
 from stagejit.dispatch.forming.legality import locate, refuse_join, refuse_order, switch_of
@@ -23,9 +24,12 @@ _NEIGHBOURS = 4  # how many earlier maps of a shape are looked at for a merge
 
 def join(state: State, op: Op) -> Group | None:
     """Evaluate `op` in a group that computes one of its operands, the latest that may."""
-    for number in reversed(list(bits(state.deps[op]))):
-        group = state.groups[number]
+    numbers = list(bits(state.deps[op]))
+    while numbers:
+        group = state.groups[numbers.pop()]
         if group.stands_alone:
+            assert group.anchor is not None
+            state.apart.refuse(op, group, behind(group.anchor))
             continue
         place = locate(state, group, op.result)
         refusal = place if isinstance(place, Refusal) else None
@@ -35,7 +39,11 @@ def join(state: State, op: Op) -> Group | None:
         if refusal is not None or not isinstance(place, Location):
             if refusal:
                 state.decide(switch, op, False, refusal)
+            state.apart.refuse(op, group, refusal or "it reads that in memory, behind other ops")
             continue
+        for other in numbers:
+            reason = f"it is applied where {group.anchor or 'map'} stores another operand"
+            state.apart.refuse(op, state.groups[other], reason)
         state.settle(op, group, place)
         _close_if_long(state, op)
         state.decide(switch, op, True, f"applied where {group.kind} stores")

@@ -12,12 +12,13 @@ from collections.abc import Set as AbstractSet
 
 from stagejit.decisions import Decision
 from stagejit.dispatch.forming.chains import ends_of_chains
-from stagejit.dispatch.forming.group import Group, Location, Reach, Space
+from stagejit.dispatch.forming.group import Apart, Group, Location, Reach, Space
 from stagejit.dispatch.scalars import NOTHING, Scalars
 from stagejit.graph.ir import Graph, Op, Value, in_memory
 from stagejit.graph.ops.control import updates_of
 from stagejit.index.coordinates import coordinates
 from stagejit.options import Options
+from stagejit.rewrites.driver import describe
 from stagejit.symbolic import Int
 
 _MOST_ORIGINS = 24
@@ -28,7 +29,8 @@ class State:
     """See the module's docstring.
 
     deps[op]: bit set of the groups that must have run before `op` can be evaluated elsewhere.
-    required: values that have to be stored, whoever reads them.
+    required: values that have to be stored, whoever reads them, and why. apart: why groups are
+    several.
     ends: ops that end a chain, and with which others, see `ends_of_chains`.
     scalars: offsets that the host knows; inputs: those of the inputs that it does.
     """
@@ -49,7 +51,8 @@ class State:
         self.origins: dict[Op, frozenset[Value]] = {}
         self._settled: dict[Group, list[Op]] = {}  # since `_read_by` was last asked for
         self._read_by: dict[Group, set[Value]] = {}
-        self.required: set[Value] = set()
+        self.required: dict[Value, str] = {}
+        self.apart = Apart()
         self.recomputed: set[Op] = set()  # evaluated by each reader, whatever the times
         self._decided: dict[_Choice, None] = {}
 
@@ -111,6 +114,12 @@ class State:
         self.groups.append(group)
         return group
 
+    def require(self, values: Iterable[Value], reason: str) -> None:
+        """They are stored, whoever reads them."""
+        for value in values:
+            self.required.setdefault(value, reason)
+            self.apart.store(value, reason)
+
     def settle(self, op: Op, group: Group, at: Location | Space | None = None) -> None:
         """`op` is evaluated in `group` from now on; its operands' groups come before. at: where in
         its space, a name for the op's own coordinates; None for what nobody may follow there."""
@@ -141,19 +150,12 @@ class State:
     @property
     def decisions(self) -> list[Decision]:
         return [
-            Decision(rewrite, describe(op), applied, reason, op.loc)
+            Decision(rewrite, describe(op), applied, reason, op.loc, self.graph)
             for rewrite, op, applied, reason in self._decided
         ]
 
     def enabled(self, switch: str) -> bool:
         return self.options.enabled(switch)
-
-
-def describe(op: Op) -> str:
-    """The op as decisions name it: the same in every process."""
-    fn = op.attrs.get("fn")
-    name = f"{op.kind} {fn}" if isinstance(fn, str) else op.kind
-    return f"%{op.id} {name}" + (f" {op.results[0].type}" if op.results else "")
 
 
 def _users(graph: Graph, order: list[Op]) -> dict[Value, list[Op]]:

@@ -17,7 +17,7 @@ until nothing changes. The best end is taken, if it is much better than row-majo
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import networkx as nx
 
@@ -38,10 +38,10 @@ _WORTH = 0.6  # of what goes against the grain; nothing is gained by less, as co
 Layouts = dict[Value, Layout]
 
 
-def lay_out(graph: Graph, options: Options) -> tuple[Log, dict[Op, Op]]:
+def lay_out(graph: Graph, options: Options) -> tuple[Log, dict[Op, Sequence[Op]]]:
     """Chooses layouts in `graph`, in place, and in the bodies of its loops and branches. Returns
     decisions, and what was put in place of ops."""
-    log, replaced = Log(graph, options), dict[Op, Op]()
+    log, replaced = Log(graph, options), dict[Op, Sequence[Op]]()
     for op in graph.ops():
         if not op.definition.is_dispatch:
             for body in bodies_of(op):
@@ -52,7 +52,7 @@ def lay_out(graph: Graph, options: Options) -> tuple[Log, dict[Op, Op]]:
     if found.of or found.none:
         chosen = _Choice(graph, found, free).best()
         _decide(log, found, free, chosen)
-        replaced |= relay(graph, chosen)
+        replaced |= {op: (made,) for op, made in relay(graph, chosen).items()}
     return log, replaced
 
 

@@ -12,7 +12,7 @@ last, when it is known who places what. Steps of users stand beside one of these
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
@@ -69,7 +69,7 @@ def rewrite_dispatches(
     known: Mapping[Value, Int] | None = None,
     carried: Mapping[int, int] | None = None,
     watch: Watch | None = None,
-) -> tuple[list[Decision], dict[Op, Op]]:
+) -> tuple[list[Decision], dict[Op, Sequence[Op]]]:
     """Runs all steps on `graph`, in place, and on the bodies of its loops and branches. Also
     returns what was put in place of ops.
 
@@ -78,7 +78,7 @@ def rewrite_dispatches(
     """
     options = options or Options()
     views = Views(graph, options, known_arguments(graph) if known is None else known, carried)
-    log = Log(graph, options)
+    log, inner = Log(graph, options), dict[Op, Sequence[Op]]()
     for op in graph.ops():
         if not op.definition.is_dispatch and op.definition.has_bodies:
             for number, body in enumerate(bodies_of(op)):
@@ -86,7 +86,7 @@ def rewrite_dispatches(
                 pairs = carried_inputs(op, number)
                 decisions, replaced = rewrite_dispatches(body, options, inside, pairs)
                 log.decisions += decisions
-                views.replaced |= replaced
+                inner |= replaced
     for name, step, own in _with_own(options):
         first_new, decided = graph.next_id, len(log.decisions)
         running: AbstractContextManager[None] = nullcontext()
@@ -100,7 +100,8 @@ def rewrite_dispatches(
             watch(name, graph, log.decisions[decided:])
         if own is not None and options.verify:
             _verify(graph, options, carried, own)
-    return log.decisions, views.replaced
+    ones = {op: (made,) for op, made in views.replaced.items()}
+    return log.decisions, {**inner, **ones, **views.divided}
 
 
 def _verify(

@@ -70,7 +70,10 @@ def limit_operands(log: Log, views: Views) -> None:
             log.decline(NAME, op, _alone(inner, operands_of_inner, limit))
         if len(split.pieces) > 1:
             log.apply(NAME, op, _FULL.format(operands, limit))
+            first_new = graph.next_id
             log.put(op, _Pieces(graph, op, split).put())
+            made = graph.ops_since(first_new)
+            views.divided[op] = [each for each in made if each.definition.is_dispatch]
 
 
 def _most_operands(graph: Graph, op: Op) -> int:

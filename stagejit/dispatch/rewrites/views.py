@@ -46,6 +46,7 @@ class Views:
         self._regions: dict[Op, tuple[Sequence[Value], Region]] = {}
         self._chains: dict[Value, Chain] = {}
         self.replaced: dict[Op, Op] = {}
+        self.divided: dict[Op, Sequence[Op]] = {}  # those that several were put in place of
         self._earlier: dict[Value, Value] = {}
         self._scalars: Scalars | None = None
         self._order: Order | None = None

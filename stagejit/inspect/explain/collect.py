@@ -28,6 +28,7 @@ from stagejit.inspect.modelled.model import Model, model_of
 from stagejit.loc import Loc
 from stagejit.machine import Machine
 from stagejit.runtime import launching
+from stagejit.runtime.sites import inside
 from stagejit.schedule.plan import Dispatch, Plan
 from stagejit.schedule.schedule import Run, Schedule, Step, Wave
 
@@ -37,11 +38,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class _At:
-    """A step, and where it stands: in which loops and branches, run how often in a call, in
-    which plan, and how many threads share its iterations."""
+    """A step, and where it stands: in which loops and branches (prefix: as names have them), run
+    how often in a call, in which plan, and how many threads share its iterations."""
 
     step: Step
     around: Path
+    prefix: str
     times: int | None
     plan: Plan
     threads: int
@@ -52,7 +54,7 @@ class _At:
 
     @property
     def name(self) -> str:
-        return "/".join(part for part in self.path if isinstance(part, str))
+        return f"{self.prefix}{self.step.dispatch.name}"
 
 
 def facts_of(
@@ -76,7 +78,7 @@ def facts_of(
         tuple(note for at in places for note in _chosen(at, kernels, threads)),
         tuple(_launched(at, model) for at in places if not at.step.delegated),
         tuple(_left(at) for at in places if at.step.delegated),
-        tuple(_packs(plan, places)),
+        tuple(_packs(plan, places, kernels)),
         target=name,
         barriers=sum(len(inner.barriers) for inner in _plans(plan)),
         transient_nbytes=plan.transient_nbytes,
@@ -87,18 +89,23 @@ def facts_of(
 
 
 def _places(
-    schedule: Schedule, around: Path = (), times: int | None = 1, threads: int = 1
+    schedule: Schedule,
+    around: Path = (),
+    prefix: str = "",
+    times: int | None = 1,
+    threads: int = 1,
 ) -> Iterator[_At]:
     """Every step, each before those inside of it."""
     for segment in schedule.segments:
         for step in segment.steps if isinstance(segment, Run) else (segment.step,):
-            yield _At(step, around, times, schedule.plan, threads)
+            yield _At(step, around, prefix, times, schedule.plan, threads)
             bodies = zip(step.dispatch.bodies, step.bodies, strict=True)
             for number, (body, made) in enumerate(bodies):
                 known = step.dispatch.kind == "loop" and body.trip is not None
                 each = times * (body.trip or 0) if known and times is not None else None
                 inner = (*around, step.dispatch.name, number)
-                yield from _places(made, inner, each, threads * body.threads)
+                behind = inside(prefix, step.dispatch, body)
+                yield from _places(made, inner, behind, each, threads * body.threads)
 
 
 def _plans(plan: Plan) -> Iterator[Plan]:
@@ -151,20 +158,27 @@ def _left(at: _At) -> Left:
     return Left(at.name, at.step.dispatch.kind, "", at.step.region.loc)
 
 
-def _packs(plan: Plan, places: Sequence[_At]) -> Iterator[Packed]:
-    """Packs know their dispatch by its name in its own body, and by its line."""
+def _packs(
+    plan: Plan, places: Sequence[_At], kernels: Mapping[Region, Generated]
+) -> Iterator[Packed]:
+    """Packs know their dispatch by its name in its own body, and by its line. Kernels know whether
+    they pack."""
     products = [at for at in places if at.step.region.definition.is_product]
     waiting: dict[tuple[str, Loc], list[str]] = {}
+    packing: dict[str, set[int | None]] = {}
     for at in products:
         key = at.step.dispatch.name, at.step.region.loc
         waiting.setdefault(key, []).append(at.name)
+        if (made := kernels.get(at.step.region)) is not None:
+            packing[at.name] = {choice.packs for choice in made.kernel.choices}
     seen: dict[tuple[str, Loc, int], int] = {}
     for pack in plan.packs:
         names = waiting.get((pack.dispatch, pack.loc), [pack.dispatch])
         number = seen.get((pack.dispatch, pack.loc, pack.operand), 0)
         seen[pack.dispatch, pack.loc, pack.operand] = number + 1
         name = names[min(number, len(names) - 1)]
-        yield Packed(name, pack.operand, pack.layout, pack.nbytes, pack.loc)
+        packs = pack.operand in packing.get(name, {pack.operand})
+        yield Packed(name, pack.operand, pack.layout, pack.nbytes, packs, pack.loc)
 
 
 def _threads(

@@ -12,6 +12,7 @@ from stagejit.decisions import Decision
 from stagejit.inspect.explain.glossary import glossary_of
 from stagejit.inspect.explain.lines import Block, blocks_of
 from stagejit.inspect.explain.notes import (
+    Between,
     Chosen,
     Facts,
     Launched,
@@ -20,6 +21,7 @@ from stagejit.inspect.explain.notes import (
     Placement,
 )
 from stagejit.inspect.explain.schema import (
+    BetweenData,
     ChoiceData,
     DecisionData,
     DelegatedData,
@@ -61,7 +63,7 @@ def _summary(facts: Facts) -> SummaryData:
         "dispatches": len(facts.dispatches),
         "copies": len(facts.copies),
         "copied_nbytes": _size(facts.copied_nbytes),
-        "packs": len(facts.packs),
+        "packs": sum(pack.packs for pack in facts.packs),
         "delegated": len(facts.delegated),
         "barriers": facts.barriers,
         "transient_nbytes": _size(facts.transient_nbytes),
@@ -82,6 +84,7 @@ def _line(block: Block) -> LineData:
         "dispatches": [_dispatch(note) for note in notes if isinstance(note, Launched)],
         "delegated": [_left(note) for note in notes if isinstance(note, Left)],
         "packs": [_pack(note) for note in notes if isinstance(note, Packed)],
+        "between": [_between(note) for note in notes if isinstance(note, Between)],
         "decisions": [_decision(note) for note in notes if isinstance(note, Decision)],
         "placements": [_placement(note) for note in notes if isinstance(note, Placement)],
         "choices": [_choice(note) for note in notes if isinstance(note, Chosen)],
@@ -112,6 +115,25 @@ def _pack(note: Packed) -> PackData:
         "operand": note.operand,
         "layout": note.layout,
         "nbytes": _size(note.nbytes),
+        "packs": note.packs,
+    }
+
+
+def _between(note: Between) -> BetweenData:
+    return {
+        "first": note.first,
+        "second": note.second,
+        "what": note.what,
+        "reasons": [
+            {
+                "op": each.op,
+                "why": each.why,
+                "value": each.value,
+                "stored": each.stored,
+                "line": str(each.loc) if each.loc else "",
+            }
+            for each in note.reasons
+        ],
     }
 
 

@@ -15,6 +15,7 @@ from stagejit.inspect.explain.schema import SCHEMA, ExplanationData
 from stagejit.inspect.explain.text import text_of
 from stagejit.inspect.explain.web import fragment_of, page_of
 from stagejit.inspect.explain.what_if import data_of_worths
+from stagejit.inspect.explain.why import why
 
 
 @dataclass(frozen=True, repr=False)
@@ -33,6 +34,18 @@ class Explanation(Facts):
         collapse: what is alike is said once, and how often ("x 12").
         """
         return text_of(self, kernels=kernels, collapse=collapse)
+
+    def why(self, a: str | int, b: str | int) -> str:
+        """Where each of two is evaluated, and why both are in one dispatch or in several: what was
+        fused, or, for each dispatch that reads what the other one makes, what kept them apart. One
+        sentence a line.
+
+        a, b: dispatches ("@contract.1"), lines ("net.py:7", or 7 of any file), ops by the names of
+            `as_text("graph")` ("%5"), or all ops that do something ("max").
+
+        Raises OptionsError for what is none of these.
+        """
+        return why(self, a, b)
 
     def __str__(self) -> str:
         return self.as_text()

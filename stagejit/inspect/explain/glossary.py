@@ -13,6 +13,7 @@ from collections.abc import Iterator
 
 from stagejit.decisions import Decision
 from stagejit.inspect.explain.notes import (
+    Between,
     Chosen,
     Facts,
     Launched,
@@ -134,7 +135,12 @@ def meaning_of(note: Note) -> tuple[str, str] | None:
     if isinstance(note, Left):
         return note.equation, of_reason(note.reason)
     if isinstance(note, Packed):
-        return "pack in each call", "an operand of a product is put into tiles by every call"
+        return "pack in each call", (
+            "an operand of a product does not lie in tiles: the kernel packs it in every call, or "
+            "reads it as it lies, where that takes less time"
+        )
+    if isinstance(note, Between):
+        return "kept apart", "one dispatch reads what the other one stores, and why they are two"
     return None
 
 

@@ -7,6 +7,11 @@ block.
 Note [Alike]: a layer that is called twelve times makes twelve dispatches that differ in nothing but
 the numbers behind their names, and as many decisions. Notes are alike where they read the same with
 these numbers left out; lines are alike where their texts and all their notes are.
+
+Note [Encodings that went]: every product that is large enough gets encodings, which wander over
+what is near and are taken off again where nothing is packed before a call: many decisions that left
+nothing. They are one item of their line. What did remain of an encoding is said by others: which
+weight is packed once, and what the target made of it.
 """
 
 from __future__ import annotations
@@ -17,8 +22,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from itertools import groupby
 
-from stagejit.inspect.explain.notes import Note
+from stagejit.decisions import Decision
+from stagejit.inspect.explain.notes import Because, Between, Note
 from stagejit.loc import UNKNOWN, Loc
+from stagejit.rewrites.encodings import choose, elide, propagate
 
 THE_PROGRAM = "the program as a whole"
 
@@ -28,9 +35,11 @@ _NUMBERED = re.compile(r"(?<![\w.])([A-Za-z_][\w-]*\.)\d+\b|%\d+|\b([a-z]+)\d+(?
 
 @dataclass(frozen=True)
 class Item:
-    """A note, and others like it: `notes[0]` stands for all of them."""
+    """A note, and others like it: `notes[0]` stands for all of them. is_moot: they are decisions on
+    encodings, see Note [Encodings that went]."""
 
     notes: tuple[Note, ...]
+    is_moot: bool = False
 
     @property
     def first(self) -> Note:
@@ -88,10 +97,12 @@ def source_of(loc: Loc) -> str:
 
 
 def shape_of(note: Note) -> tuple[object, ...]:
-    """What notes that are alike have in common. Of other lines that are named, the line."""
+    """What notes that are alike have in common. Of other lines that are named, the line. What is
+    read does not matter where the same reader is kept apart for the same reason."""
+    own = {"loc", *(("first", "what") if isinstance(note, Between) else ())}
     return (
         type(note),
-        *(_shape(getattr(note, field.name)) for field in fields(note) if field.name != "loc"),
+        *(_shape(getattr(note, field.name)) for field in fields(note) if field.name not in own),
     )
 
 
@@ -100,14 +111,29 @@ def _shape(value: object) -> object:
         return _NUMBERED.sub(lambda match: f"{match[1] or match[2] or ''}#", value)
     if isinstance(value, Loc):
         return value.file, value.line
+    if isinstance(value, Because):
+        return tuple(map(_shape, (value.op, value.why, value.value, value.stored)))
     return tuple(map(_shape, value)) if isinstance(value, tuple) else value
 
 
 def _items(notes: Iterable[Note], collapse: bool) -> tuple[Item, ...]:
     groups: dict[object, list[Note]] = {}
     for number, note in enumerate(notes):
-        groups.setdefault(shape_of(note) if collapse else number, []).append(note)
-    return tuple(Item(tuple(group)) for group in groups.values())
+        key = (_MOOT if is_moot(note) else shape_of(note)) if collapse else number
+        groups.setdefault(key, []).append(note)
+    return tuple(Item(tuple(group), key == _MOOT) for key, group in groups.items())
+
+
+_MOOT = "moot"
+
+
+def is_moot(note: Note) -> bool:
+    """Whether it is about an encoding that was set, moved or taken off again."""
+    if not isinstance(note, Decision):
+        return False
+    if note.rewrite == choose.NAME:
+        return note.reason == choose.MAY_BE_TILED
+    return note.rewrite == propagate.NAME or (note.rewrite == elide.NAME and note.applied)
 
 
 def _alike(blocks: Iterable[Block]) -> list[Block]:

@@ -70,12 +70,15 @@ class Left:
 
 @dataclass(frozen=True)
 class Packed:
-    """An operand of a product that each call puts into tiles; see `Pack`."""
+    """An operand of a product that does not lie in tiles, see `Pack`. packs: whether its kernel
+    puts it there in each call; else it reads it as it lies, which takes less time. Without kernels
+    it may."""
 
     dispatch: str
     operand: int
     layout: str
     nbytes: int
+    packs: bool = True
     loc: Loc = UNKNOWN
 
 
@@ -107,7 +110,51 @@ class Chosen:
         return f"@{self.dispatch} {self.name}: {self.reason}"
 
 
-Note = Launched | PartOf | Left | Packed | Decision | Placement | Chosen
+@dataclass(frozen=True)
+class Because:
+    """A reason for which two dispatches are two. op: what is not evaluated in the first of them,
+    and why not; value: what is stored for others, and why; either may be empty."""
+
+    op: str
+    why: str
+    value: str
+    stored: str
+    loc: Loc = UNKNOWN
+
+    def __str__(self) -> str:
+        kept = f"{self.op}: {self.why}" if self.op and self.why else self.why
+        stored = f"{self.value} is stored: {self.stored}" if self.stored else ""
+        return "; ".join(filter(None, (kept, stored)))
+
+
+@dataclass(frozen=True)
+class Between:
+    """The second dispatch reads what the first one makes: `what`, boxes of buffers. reasons: for
+    which they are two; the first one is said, where there is room for one."""
+
+    first: str
+    second: str
+    what: str
+    reasons: tuple[Because, ...]
+    loc: Loc = UNKNOWN
+
+    def __str__(self) -> str:
+        return f"@{self.first} to @{self.second}: {self.reasons[0]}"
+
+
+@dataclass(frozen=True)
+class Home:
+    """Which dispatches evaluate an op. op: its name in the text of the graph; what: it does;
+    computes: is more than a constant, or a view of something."""
+
+    op: str
+    what: str
+    dispatches: tuple[str, ...]
+    computes: bool
+    loc: Loc = UNKNOWN
+
+
+Note = Launched | PartOf | Left | Packed | Between | Decision | Placement | Chosen
 
 
 @dataclass(frozen=True)
@@ -131,6 +178,8 @@ class Facts:
     peak_nbytes: what of them a call allocates; peak: what these are made of, None where sizes are
     symbolic. seconds: modelled, of a call; None without kernels.
     inside: of loops and branches that XLA runs. past: what the function was compiled for.
+    between: each two dispatches of which one reads what the other one makes; waits: those of which
+    one waits for the other one for another reason; homes: where each op is.
     """
 
     name: str
@@ -141,6 +190,9 @@ class Facts:
     delegated: tuple[Left, ...] = ()
     packs: tuple[Packed, ...] = ()
     inside: tuple[Inside, ...] = ()
+    between: tuple[Between, ...] = ()
+    waits: frozenset[tuple[str, str]] = frozenset()
+    homes: tuple[Home, ...] = ()
     left_to_xla: str = ""
     target: str = ""
     barriers: int = 0
@@ -173,4 +225,5 @@ class Facts:
         )
         chosen = self.chosen if kernels else ()
         notes: list[Note] = [*self.dispatches, *parts, *self.delegated, *self.packs]
+        notes += self.between
         return (*notes, *self.decisions, *self.placements, *chosen)

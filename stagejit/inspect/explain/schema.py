@@ -39,12 +39,35 @@ class DelegatedData(TypedDict):
 
 
 class PackData(TypedDict):
-    """An operand of a product that each call packs."""
+    """An operand of a product that does not lie in tiles. packs: whether each call puts it there;
+    else its kernel reads it as it lies, which takes less time."""
 
     dispatch: str
     operand: int
     layout: str
     nbytes: Size
+    packs: bool
+
+
+class ReasonData(TypedDict):
+    """op: what is not evaluated in the first of two dispatches, and why; value: what is stored for
+    others, and why; line: "file:line" of the op. Any may be empty."""
+
+    op: str
+    why: str
+    value: str
+    stored: str
+    line: str
+
+
+class BetweenData(TypedDict):
+    """The second dispatch reads what the first one makes: what, boxes of buffers; and why they are
+    two."""
+
+    first: str
+    second: str
+    what: str
+    reasons: list[ReasonData]
 
 
 class DecisionData(TypedDict):
@@ -80,6 +103,7 @@ class LineData(TypedDict):
     dispatches: list[DispatchData]
     delegated: list[DelegatedData]
     packs: list[PackData]
+    between: list[BetweenData]
     decisions: list[DecisionData]
     placements: list[PlacementData]
     choices: list[ChoiceData]

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from stagejit.inspect.explain import what_if
 from stagejit.inspect.explain.compilations import lines_of
 from stagejit.inspect.explain.lines import Item, blocks_of
-from stagejit.inspect.explain.notes import Facts, Launched
-from stagejit.inspect.explain.wording import said_of, sign_of
+from stagejit.inspect.explain.notes import Between, Facts, Launched
+from stagejit.inspect.explain.wording import between_of, moot_of, said_of, sign_of
 from stagejit.numbers import counted, nbytes_text, seconds_text
 
 _MOST_NAMES = 6  # of those that an item stands for
@@ -54,8 +54,8 @@ def _work(facts: Facts, kernels: bool) -> Iterator[str]:
     yield counted(len(facts.dispatches), "dispatch")
     if facts.copies:
         yield f"{counted(len(facts.copies), 'copy')} of {nbytes_text(facts.copied_nbytes)}"
-    if facts.packs:
-        yield f"{counted(len(facts.packs), 'pack')} in each call"
+    if packs := sum(pack.packs for pack in facts.packs):
+        yield f"{counted(packs, 'pack')} in each call"
     if facts.delegated:
         yield f"{counted(len(facts.delegated), 'equation')} left to XLA"
     if kernels and facts.seconds is not None:
@@ -70,11 +70,25 @@ def _log(facts: Facts) -> Iterator[str]:
 
 
 def _line(item: Item, kernels: bool) -> str:
+    if item.is_moot:
+        return f"+ {moot_of(item)}"
     said = f"{sign_of(item.first)} {said_of(item.first, kernels=kernels)}"
     if item.count == 1:
         return said
+    readers = {note.second if isinstance(note, Between) else "" for note in item.notes}
+    if isinstance(item.first, Between) and len(readers) == 1:
+        return f"| {between_of(item.first, dict.fromkeys(_firsts(item)))}"
     names = ", ".join(_names(item))
     return f"{said}  x {item.count}{f': {names}' if names else ''}"
+
+
+def _firsts(item: Item) -> Iterator[str]:
+    """Who makes what one dispatch reads."""
+    for note in item.notes[:_MOST_NAMES]:
+        if isinstance(note, Between):
+            yield f"@{note.first}"
+    if item.count > _MOST_NAMES:
+        yield f"{item.count - _MOST_NAMES} others"
 
 
 def _names(item: Item) -> Iterator[str]:

@@ -14,6 +14,7 @@ from stagejit.inspect.explain.compilations import headline_of, rows_of
 from stagejit.inspect.explain.glossary import glossary_of, meaning_of
 from stagejit.inspect.explain.lines import Block, Item, blocks_of
 from stagejit.inspect.explain.notes import (
+    Between,
     Chosen,
     Facts,
     Launched,
@@ -23,7 +24,7 @@ from stagejit.inspect.explain.notes import (
     PartOf,
 )
 from stagejit.inspect.explain.text import summary_of, without_us
-from stagejit.inspect.explain.wording import ops_text, work_of
+from stagejit.inspect.explain.wording import moot_of, ops_text, packing_of, work_of
 from stagejit.inspect.page import Markup, Section, element, fragment, item, joined, page, table
 from stagejit.numbers import counted, nbytes_text, number_text, seconds_text
 
@@ -157,8 +158,7 @@ def _more(each: Item) -> Markup:
     """How many an item stands for, and on demand which."""
     if each.count == 1:
         return Markup()
-    names = [f"@{note.dispatch}" for note in each.notes if not isinstance(note, Decision)]
-    names = names or [note.op for note in each.notes if isinstance(note, Decision)]
+    names = list(map(_where, each.notes))
     summary = element("summary", f"x {each.count}")
     return element("details", summary, element("code", ", ".join(names)), classes="sj-more")
 
@@ -178,16 +178,25 @@ def _notes(items: Iterable[Item]) -> Markup:
             element("td", _why(each.first)),
             tag="tr",
         )
+        if not each.is_moot
+        else _moot(each)
         for each in items
     )
     body = element("table", element("tbody", *rows), classes="sj-table")
     return element("div", body, classes="sj-wide")
 
 
+def _moot(each: Item) -> Markup:
+    """The row of decisions on encodings that came and went."""
+    cells = "came and went", "", _more(each), moot_of(each)
+    return item(*(element("td", cell) for cell in cells), tag="tr")
+
+
 def _what(note: Note) -> str:
     if isinstance(note, Decision):
         return "applied" if note.applied else "declined"
     words = {Left: "left to XLA", Packed: "packed", Chosen: "chosen", PartOf: "part of"}
+    words[Between] = "two dispatches"
     return words.get(type(note), "placed")
 
 
@@ -198,14 +207,18 @@ def _color(note: Note) -> str:
 
 
 def _where(note: Note) -> str:
+    if isinstance(note, Between):
+        return f"@{note.first} to @{note.second}"
     return note.op if isinstance(note, Decision) else f"@{note.dispatch}"
 
 
 def _why(note: Note) -> str:
     if isinstance(note, Decision | Chosen | Left):
         return note.reason
+    if isinstance(note, Between):
+        return f"{note.what}: {note.reasons[0]}"
     if isinstance(note, Packed):
-        return f"operand {note.operand}: {nbytes_text(note.nbytes)} as {note.layout}"
+        return packing_of(note)
     if isinstance(note, PartOf):
         return f"see {note.main or 'the program as a whole'}"
     return work_of(note) if isinstance(note, Launched) else f"writes {note.where}"

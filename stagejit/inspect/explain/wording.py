@@ -6,9 +6,12 @@ Input: notes. Output: strings. Invariant: the same for the same note, on any mac
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
+from stagejit.decisions import Decision
+from stagejit.inspect.explain.lines import Item
 from stagejit.inspect.explain.notes import (
+    Between,
     Chosen,
     Launched,
     Left,
@@ -17,7 +20,7 @@ from stagejit.inspect.explain.notes import (
     PartOf,
     Placement,
 )
-from stagejit.numbers import flops_text, nbytes_text, number_text, seconds_text
+from stagejit.numbers import counted, flops_text, nbytes_text, number_text, seconds_text
 
 _MOST_OPS = 8  # that stand one by one
 
@@ -39,6 +42,26 @@ def work_of(note: Launched) -> str:
     return ", ".join(said)
 
 
+def packing_of(note: Packed) -> str:
+    """What each call does about an operand that does not lie in tiles."""
+    what = f"{nbytes_text(note.nbytes)} as {note.layout}"
+    if note.packs:
+        return f"packs operand {note.operand} in each call: {what}"
+    return f"reads operand {note.operand} as it lies: to pack {what} would take longer"
+
+
+def between_of(note: Between, firsts: Iterable[str]) -> str:
+    """Why those are no one dispatch with the one that reads what they make."""
+    return f"{' and '.join(firsts)} to @{note.second}: {note.reasons[0]}"
+
+
+def moot_of(item: Item) -> str:
+    """What is said of decisions on encodings that went."""
+    names = dict.fromkeys(note.rewrite for note in item.notes if isinstance(note, Decision))
+    many = counted(item.count, "decision")
+    return f"{', '.join(names)}: {many} on encodings: set, moved or taken off"
+
+
 def ops_text(ops: Sequence[str]) -> str:
     """In order; of many, each once with how often it is there."""
     if len(ops) <= _MOST_OPS:
@@ -47,14 +70,16 @@ def ops_text(ops: Sequence[str]) -> str:
 
 
 def sign_of(note: Note) -> str:
-    """`>` a dispatch, `!` left to XLA, `~` packed in each call, `+` applied, `-` declined,
-    `=` placed, `*` chosen for a kernel."""
+    """`>` a dispatch, `!` left to XLA, `~` an operand out of tiles, `|` why two dispatches are two,
+    `+` applied, `-` declined, `=` placed, `*` chosen for a kernel."""
     if isinstance(note, Launched | PartOf):
         return ">"
     if isinstance(note, Left):
         return "!"
     if isinstance(note, Packed):
         return "~"
+    if isinstance(note, Between):
+        return "|"
     if isinstance(note, Placement):
         return "="
     if isinstance(note, Chosen):
@@ -74,10 +99,7 @@ def said_of(note: Note, *, kernels: bool = False) -> str:
     if isinstance(note, Left):
         return f"@{note.dispatch} is left to XLA: {note.reason}"
     if isinstance(note, Packed):
-        size = nbytes_text(note.nbytes)
-        return (
-            f"@{note.dispatch} packs operand {note.operand} in each call: {size} as {note.layout}"
-        )
-    if isinstance(note, Placement | Chosen):
+        return f"@{note.dispatch} {packing_of(note)}"
+    if isinstance(note, Between | Placement | Chosen):
         return str(note)
     return f"{note.rewrite} @ {note.op}: {note.reason}"

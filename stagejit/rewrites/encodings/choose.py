@@ -14,6 +14,7 @@ from stagejit.rewrites.encodings.products import encodings_of, refuse
 from stagejit.rewrites.weights.behind import weights_behind
 
 NAME = "data-tiling"
+MAY_BE_TILED = "its operands may be tiled as the target wants them"
 
 
 def encode_products(log: Log) -> None:
@@ -38,7 +39,7 @@ def is_packed_at_bind(graph: Graph, op: Op) -> bool:
 def _encode(log: Log, op: Op) -> None:
     """In place: the product stays where it is in the order."""
     graph, encodings, uses = log.graph, encodings_of(op), log.graph.uses(op.result)
-    log.apply(NAME, op, "its operands may be tiled as the target wants them")
+    log.apply(NAME, op, MAY_BE_TILED)
     for number, encoding in enumerate(encodings.operands):
         if encoding is not None:
             value = op.operands[number]

@@ -59,10 +59,10 @@ def _why_by_kernel(graph: Graph, value: Value) -> str:
     while source.op.definition.is_view or source.op.definition.is_conversion:
         source = source.op.operands[0]
     if _is_weight(graph, source):
-        return "made of a weight where it is read, which is smaller: the kernel packs it"
+        return "made of a weight where it is read, which is smaller: its kernel may pack it"
     if graph.is_donated(source):
-        return "mutable state changes from call to call: the kernel packs it"
-    return "not known before a call: the kernel packs it as it reads it"
+        return "mutable state changes from call to call: its kernel may pack it"
+    return "not known before a call: its kernel may pack it"
 
 
 def _one_encoding(log: Log, value: Value, sets: Sequence[Op]) -> None:

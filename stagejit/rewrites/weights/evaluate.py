@@ -204,7 +204,7 @@ class _Choice:
 
     def _decline(self, value: Value, reason: str) -> None:
         op = value.op
-        self.decisions.append(Decision(NAME, describe(op), False, reason, op.loc))
+        self.decisions.append(Decision(NAME, describe(op), False, reason, op.loc, self.graph))
 
     # -------------------------------------------------------------- the two graphs
 
@@ -227,7 +227,8 @@ class _Choice:
                 known |= self._read(made, made.add_input(name, source.type, bound=True), value)
                 sources.append(source)
             op, what = value.op, f"is made once, of {', '.join(w.name for w in source.weights)}"
-            self.decisions.append(Decision(NAME, describe(op), True, what, op.loc))
+            made_once = Decision(NAME, describe(op), True, what, op.loc, self.graph)
+            self.decisions.append(made_once)
         rebuilding = Rebuilding(self.determined, self.chosen, needed)
         known = rebuilding.append(self.graph, made, known)
         made.set_outputs([known[value] for value in self.graph.outputs])

@@ -24,7 +24,7 @@ from stagejit.codegen.cpu.contract.epilogue import Epilogue
 from stagejit.codegen.cpu.contract.left_out.masks import where_kept
 from stagejit.codegen.cpu.contract.left_out.zeros import Zeros
 from stagejit.codegen.cpu.contract.microkernel import Around, MicroKernel, SumTile
-from stagejit.codegen.cpu.contract.pack_fill import Fill
+from stagejit.codegen.cpu.contract.pack_fill import SIDES, Fill
 from stagejit.codegen.cpu.contract.packing import View
 from stagejit.codegen.cpu.contract.plan import ContractPlan, make_plan
 from stagejit.codegen.cpu.contract.tile_search import TileSize
@@ -69,9 +69,7 @@ class Products:
         self.nest, self.tiling = plan.nest, plan.tiling
         self.fills = [
             Fill(emitter, source, self.tiling, self.nest.dtype, name) if packs else None
-            for source, packs, name in zip(
-                plan.sources, self.tiling.pack, ("left", "right"), strict=True
-            )
+            for source, packs, name in zip(plan.sources, self.tiling.pack, SIDES, strict=True)
         ]
         self.axes = frozenset(self.nest.axes)
         self.panel = self._scratch_panel() if plan.panel is None else self._stored(plan.panel)

@@ -56,6 +56,9 @@ class _Need:
         return Span.between(self.first, self.stop)
 
 
+SIDES = ("left", "right")
+
+
 class Fill:
     """Scratch for one operand, and what copies the block there that the loops around handed down of
     each axis. Dimensions that run on into each other, in memory and in scratch, are walked as one.
@@ -117,9 +120,8 @@ class Fill:
         return (border, serial(others, filled))
 
     def _chose(self, how: str) -> None:
-        self.emitter.chose(
-            "pack", f"the {self.name} operand {how}: {self.size} elements of scratch"
-        )
+        reason = f"the {self.name} operand {how}: {self.size} elements of scratch"
+        self.emitter.chose("pack", reason, packs=SIDES.index(self.name))
 
     # ---------------------------------------------------------------- what is walked
 

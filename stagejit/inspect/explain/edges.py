@@ -1,0 +1,124 @@
+"""Why dispatches are several, and where each op is: what `why` answers from.
+
+Input: a schedule, what became of the groups that it was made of. Output: notes. Invariant: each two
+dispatches of which one reads what the other one makes have a note, with what formation, or a
+rewrite of dispatches, said when it left them apart; nothing is guessed here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from stagejit.decisions import path_inside
+from stagejit.dispatch.forming.apart import Reason
+from stagejit.dispatch.naming import Names, described, names_of, renamed
+from stagejit.dispatch.regions import Region
+from stagejit.dispatch.whereabouts import Whereabouts
+from stagejit.graph.ir import Graph, Value
+from stagejit.inspect.explain.notes import Because, Between, Home
+from stagejit.schedule.hazards import Conflict, hazard_graph
+from stagejit.schedule.schedule import Run, Schedule, Step
+
+_MOST_RANGES = 3
+_DIVIDED = "one dispatch would take more buffers than Options(operand_limit=...) allows"
+_PUT_THERE = "a rewrite of dispatches put {} there"
+
+
+@dataclass(frozen=True)
+class Edges:
+    """waits: dispatches of which the second waits for the first, though it reads nothing of it."""
+
+    between: tuple[Between, ...]
+    homes: tuple[Home, ...]
+    waits: frozenset[tuple[str, str]]
+
+
+def edges_of(schedule: Schedule, where: Whereabouts) -> Edges:
+    """All of a function, of loops and branches too."""
+    names = names_of(where)
+    levels = dict(where.levels_by_region())
+    found, waits = list[Between](), set[tuple[str, str]]()
+    for path, inner, level in _levels(schedule, where, levels, ""):
+        regions = {step.dispatch.name: step.region for step in _steps(inner)}
+        for first, second, conflicts in _data(inner):
+            pair = f"{path}{first}", f"{path}{second}"
+            read = [each for each in conflicts if each.hazard == "RAW"]
+            if not read:
+                waits.add(pair)
+                continue
+            one, other = regions[first], regions[second]
+            because = tuple(_because(level, one, other, names))
+            loc = because[0].loc or other.loc
+            found.append(Between(*pair, _ranges(read), because, loc))
+    homes = tuple(home for path, level in where.levels() for home in _homes(path, level, names))
+    return Edges(tuple(found), homes, frozenset(waits))
+
+
+def _levels(
+    schedule: Schedule,
+    where: Whereabouts,
+    levels: Mapping[tuple[Region, int], Whereabouts],
+    path: str,
+) -> Iterator[tuple[str, Schedule, Whereabouts]]:
+    """The schedules of all graphs, with what became of the groups of each."""
+    yield path, schedule, where
+    for step in _steps(schedule):
+        for number, body in enumerate(step.bodies):
+            inner = levels[step.region, number]
+            deeper = path_inside(path, step.dispatch.name, body.plan.name)
+            yield from _levels(body, inner, levels, deeper)
+
+
+def _steps(schedule: Schedule) -> Iterator[Step]:
+    for part in schedule.segments:
+        yield from part.steps if isinstance(part, Run) else (part.step,)
+
+
+def _data(schedule: Schedule) -> Iterator[tuple[str, str, list[Conflict]]]:
+    """Who waits for whom, by names, in the order of who waits."""
+    dispatches = schedule.plan.dispatches
+    edges = hazard_graph(dispatches).edges(data="conflicts")
+    for first, second, conflicts in sorted(edges, key=lambda edge: (edge[1], edge[0])):
+        yield dispatches[first].name, dispatches[second].name, conflicts
+
+
+def _ranges(conflicts: list[Conflict]) -> str:
+    said = [f"{each.buffer}{box}" for each in conflicts for box in each.ranges]
+    return ", ".join([*said[:_MOST_RANGES], *(["..."] if len(said) > _MOST_RANGES else [])])
+
+
+def _because(where: Whereabouts, first: Region, second: Region, names: Names) -> Iterator[Because]:
+    """The reasons, each once, those that say what keeps the op out first."""
+    graph, reasons = where.grouping.graph, where.between(first, second)
+    found = dict.fromkeys(_said(reason, graph, names) for reason in reasons)
+    yield from found
+    if found:
+        return
+    if where.are_one_group(first, second):
+        yield Because("", _DIVIDED, "", "", second.loc)
+        return
+    made = first if first not in where.groups else second
+    yield Because("", _PUT_THERE.format(f"@{made.name}"), "", "", made.loc)
+
+
+def _said(reason: Reason, graph: Graph, names: Names) -> Because:
+    value = _value(reason.value, names) if reason.stored else ""
+    why, stored = (renamed(text, graph, names) for text in (reason.why, reason.stored))
+    return Because(described(reason.op, names), why, value, stored, reason.op.loc)
+
+
+def _value(value: Value, names: Names) -> str:
+    number = f" result {value.index}" if len(value.op.results) > 1 else ""
+    return f"{described(value.op, names)}{number}"
+
+
+def _homes(path: str, where: Whereabouts, names: Names) -> Iterator[Home]:
+    """Where each op is evaluated, in the order of the graph."""
+    inside = where.all_evaluated()
+    for op in where.grouping.graph.ops():
+        if op in inside:
+            dispatches = tuple(f"{path}{region.name}" for region in inside[op])
+            known = op.definition
+            computes = not (known.is_constant or known.is_view or known.is_splat)
+            yield Home(names.get(op, ""), described(op, {}), dispatches, computes, op.loc)

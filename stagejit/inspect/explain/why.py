@@ -1,0 +1,234 @@
+"""Why two ops, lines or dispatches are in one dispatch, or are not.
+
+Input: `Facts`, two names. Output: sentences, one a line. Invariant: whatever has a name in a text
+of the program, and every line with an op of it, has an answer.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise, product
+
+import networkx as nx
+
+from stagejit.decisions import Decision
+from stagejit.errors import OptionsError
+from stagejit.inspect.explain.notes import Between, Facts, Home
+from stagejit.numbers import counted
+
+_MOST_NAMED = 6
+_MOST_SAID = 8  # pairs of dispatches, of lines that became many
+
+Asked = str | int
+
+
+@dataclass(frozen=True)
+class _Subject:
+    """What was asked about. dispatches: that evaluate any of it, in order; ops: of it."""
+
+    said: str
+    ops: tuple[Home, ...]
+    dispatches: tuple[str, ...]
+    folded: tuple[Decision, ...] = ()  # that left nothing of it
+
+
+def why(facts: Facts, a: Asked, b: Asked) -> str:
+    """See `Explanation.why`."""
+    if facts.left_to_xla:
+        return f"JAX runs this call without stagejit: {facts.left_to_xla}."
+    one, other = _subject(facts, a), _subject(facts, b)
+    if one is not None and other is not None:
+        return "\n".join(_said(facts, one, other))
+    for inside in facts.inside:
+        body = f"inside @{inside.dispatch}, which XLA runs: its {inside.which}"
+        found = [_subject(inside.facts, each) for each in (a, b)]
+        if all(found):
+            return f"{body}\n{why(inside.facts, a, b)}"
+        if any(found) and (one or other):
+            apart = f"{a if found[0] else b} is {body}; nothing is fused across its border."
+            return apart[0].upper() + apart[1:]
+    missing = a if one is None else b
+    raise OptionsError(
+        f"there is no dispatch, line or op {missing!r} in {facts.name}",
+        next_step="name what a text shows: '@contract.1', 'net.py:7', 7, or '%5' of "
+        "as_text('graph')",
+    )
+
+
+# -- what is meant -------------------------------------------------------------------------------
+
+
+def _subject(facts: Facts, asked: Asked) -> _Subject | None:
+    name = str(asked).strip()
+    if re.fullmatch(r".*\.\w+:\d+|.*:\d+|\d+", name):
+        return _line(facts, name)
+    return _dispatch(facts, name.removeprefix("@")) or _op(facts, name)
+
+
+def _dispatch(facts: Facts, name: str) -> _Subject | None:
+    known = {each.dispatch: each.kind for each in facts.dispatches}
+    known |= {each.dispatch: "delegate" for each in facts.delegated}
+    if name not in known:
+        return None
+    ops = tuple(home for home in facts.homes if name in home.dispatches)
+    return _Subject(f"@{name}", ops, (name,))
+
+
+def _op(facts: Facts, name: str) -> _Subject | None:
+    """By its name, or all that do the same."""
+    number = name.split(maxsplit=1)[0] if name.startswith("%") else None
+    ops = tuple(
+        home
+        for home in facts.homes
+        if (home.op == number if number else name in (home.what, home.what.split()[-1]))
+    )
+    return _Subject(name, ops, _dispatches(ops)) if ops else None
+
+
+def _line(facts: Facts, name: str) -> _Subject | None:
+    file, _, line = name.rpartition(":")
+
+    def is_there(note: Home | Decision) -> bool:
+        own, _, number = str(note.loc).rpartition(":")
+        there = not file or own == file or own.endswith(f"/{file}")
+        return bool(note.loc) and number == line and there
+
+    ops = tuple(filter(is_there, facts.homes))
+    folded = () if ops else tuple(filter(is_there, facts.decisions))
+    said = f"line {name}" if not file else name
+    return _Subject(said, ops, _dispatches(ops), folded) if ops or folded else None
+
+
+def _dispatches(ops: Iterable[Home]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(name for home in ops for name in home.dispatches))
+
+
+# -- what is said --------------------------------------------------------------------------------
+
+
+def _said(facts: Facts, one: _Subject, other: _Subject) -> Iterator[str]:
+    for subject in dict.fromkeys((one, other)):
+        yield f"{subject.said} {_where(subject)}."
+    if not one.dispatches or not other.dispatches:
+        return
+    common = [name for name in one.dispatches if name in other.dispatches]
+    if common:
+        yield f"Both are in {_names(common)}."
+        yield from _what_put_them_there(facts, (*one.ops, *other.ops), common)
+    yield from _apart(facts, one.dispatches, other.dispatches, direct_only=bool(common))
+
+
+def _where(subject: _Subject) -> str:
+    if subject.folded:
+        first = subject.folded[0]
+        more = f", and {len(subject.folded) - 1} more" if len(subject.folded) > 1 else ""
+        return f"left no op of its own ({first.rewrite}: {first.reason}{more})"
+    computing = [home for home in subject.ops if home.computes] or subject.ops
+    ops = [f"{home.op} {home.what}".strip() for home in computing]
+    what = f" ({_some(ops)})" if ops else ""
+    if subject.said.removeprefix("@") in subject.dispatches:
+        return f"evaluates {_some(ops)}" if ops else "evaluates nothing of the graph"
+    return f"is evaluated in {_names(subject.dispatches)}{what}"
+
+
+def _names(dispatches: Sequence[str]) -> str:
+    return _some([f"@{name}" for name in dispatches])
+
+
+def _some(names: Sequence[str]) -> str:
+    more = len(names) - _MOST_NAMED
+    return ", ".join([*names[:_MOST_NAMED], *([f"and {more} more"] if more > 0 else [])])
+
+
+def _what_put_them_there(facts: Facts, ops: Iterable[Home], common: Sequence[str]) -> Iterator[str]:
+    """What was applied to ops of one dispatch."""
+    wanted = [home for home in ops if not set(home.dispatches).isdisjoint(common)]
+    names = {f"{home.op} {home.what}" for home in wanted if home.op}
+    found = [
+        f"  {each.rewrite} @ {each.op}: {each.reason}"
+        for each in facts.decisions
+        if each.applied and each.rewrite.startswith("fuse-") and _is_of(each, names, common)
+    ]
+    yield from dict.fromkeys(found)
+
+
+def _is_of(decision: Decision, names: Iterable[str], dispatches: Sequence[str]) -> bool:
+    op = decision.op.partition(": ")[0]
+    return op in names or op.removeprefix("@") in dispatches
+
+
+def _apart(
+    facts: Facts, firsts: Sequence[str], seconds: Sequence[str], *, direct_only: bool
+) -> Iterator[str]:
+    """direct_only: nothing is said of those between which there are others."""
+    edges = {(each.first, each.second): each for each in facts.between}
+    pairs = [(a, b) for a, b in product(firsts, seconds) if a != b]
+    both = (pair for a, b in pairs for pair in _directions(a, b))
+    direct = list(dict.fromkeys(pair for pair in both if pair in edges))
+    for pair in direct[:_MOST_SAID]:
+        yield from _edge(edges[pair])
+    if len(direct) > _MOST_SAID:
+        yield f"... and {counted(len(direct) - _MOST_SAID, 'pair')} of dispatches more."
+    if direct or direct_only or not pairs:
+        return
+    ways = [way for a, b in pairs for way in [_way(facts, a, b)] if way]
+    if not ways:
+        yield from _no_flow(facts, pairs)
+        return
+    way = min(ways, key=len)
+    yield f"Data goes {' to '.join(f'@{name}' for name in way)}:"
+    for a, b in pairwise(way):
+        yield from _edge(edges[a, b]) if (a, b) in edges else ()
+
+
+def _directions(a: str, b: str) -> Iterator[tuple[str, str]]:
+    """Of dispatches in different loops those around them that stand side by side."""
+    a, b = side_by_side(a, b)
+    yield a, b
+    yield b, a
+
+
+def side_by_side(a: str, b: str) -> tuple[str, str]:
+    """The dispatches in the same graph that two are in, or are: themselves, or loops around."""
+    one, other = a.split("/"), b.split("/")
+    depth = 0
+    while depth < min(len(one), len(other)) - 1 and one[depth] == other[depth]:
+        depth += 1
+    return "/".join(one[: depth + 1]), "/".join(other[: depth + 1])
+
+
+def _edge(edge: Between) -> Iterator[str]:
+    yield f"@{edge.second} reads {edge.what}, which @{edge.first} makes; they are two because:"
+    for reason in edge.reasons:
+        at = f" ({reason.loc})" if reason.loc else ""
+        yield f"  {reason}{at}"
+
+
+def _way(facts: Facts, a: str, b: str) -> list[str]:
+    """The dispatches on the shortest way from one to the other, empty without one."""
+    a, b = side_by_side(a, b)
+    graph: nx.DiGraph[str] = nx.DiGraph((each.first, each.second) for each in facts.between)
+    for start, end in ((a, b), (b, a)):
+        if a != b and start in graph and end in graph and nx.has_path(graph, start, end):
+            found: list[str] = nx.shortest_path(graph, start, end)
+            return found
+    return []
+
+
+def _no_flow(facts: Facts, pairs: Sequence[tuple[str, str]]) -> Iterator[str]:
+    a, b = pairs[0]
+    one, other = side_by_side(a, b)
+    if one == other:
+        yield f"One of them is inside of the other, @{one}: nothing is fused across its border."
+        return
+    yield f"No data flows between them: neither {_either(pairs)} needs what the other one makes."
+    for first, second in ((one, other), (other, one)):
+        if (first, second) in facts.waits:
+            yield f"@{second} only waits until @{first} has read what it overwrites."
+
+
+def _either(pairs: Sequence[tuple[str, str]]) -> str:
+    a, b = pairs[0]
+    return f"@{a} nor @{b}" if len(pairs) == 1 else "dispatch"

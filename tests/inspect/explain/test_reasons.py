@@ -1,0 +1,155 @@
+"""Why two ops are in one dispatch, or are not: a program for each reason, with the sentence that a
+reader gets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+import stagejit
+from stagejit.errors import OptionsError
+from stagejit.inspect.explain import Explanation
+from stagejit.options import Options
+from tests.left import left
+
+Shape = tuple[int, ...]
+
+
+def explained(function: Callable[..., Any], *shapes: Shape, **options: Any) -> Explanation:
+    given = [jax.ShapeDtypeStruct(shape, np.float32) for shape in shapes]
+    made: Explanation = stagejit.jit(function, options=Options(**options)).explain(*given)
+    return made
+
+
+ROWS = (512, 1024)
+KEPT_APART: dict[str, tuple[Callable[..., Any], tuple[Shape, ...], str, str, str]] = {
+    "a product reads what is stored": (
+        lambda x, w: jnp.tanh(x @ w) @ w, ((64, 64), (64, 64)), "tanh", "@contract.1",
+        "contract: it reads each element for many results, so what it reads is stored first",
+    ),
+    "a reduction behind a product": (
+        lambda x, w: (x @ w).sum(1), ((64, 64), (64, 64)), "contract", "add",
+        "a reduction starts a dispatch, unless it is behind one of the same rows",
+    ),
+    "other rows": (
+        lambda x: jnp.exp(x - x.max(1, keepdims=True)).sum(0), (ROWS,), "max", "add",
+        "it reduces other rows than %0 reduce",
+    ),
+    "a transcendental that would be evaluated often": (
+        lambda x, w: jnp.tanh(x) @ w, ((64, 64), (64, 64)), "tanh", "contract",
+        "map tanh is stored: tanh is evaluated once for each element",
+    ),
+    "a loop": (
+        lambda x: lax.fori_loop(0, 9, lambda _, c: jnp.sin(c) + x[0], x @ x), ((64, 64),),
+        "contract", "loop", "nothing is fused across the border of a loop",
+    ),
+    "what is left to XLA": (
+        lambda x: left(jnp.sin(x)), ((64, 64),), "sin", "delegate", "XLA runs it",
+    ),
+    "behind what is left to XLA": (
+        lambda x: jnp.sin(left(x)), ((64, 64),), "delegate", "sin", "XLA makes what it reads",
+    ),
+    "another operand": (
+        lambda x, w: (x @ w) + (w @ x), ((64, 64), (64, 64)), "@contract.0", "@contract.1",
+        "map add: it is applied where %1 contract stores another operand",
+    ),
+    "a sort": (
+        lambda x: lax.sort(x @ x), ((64, 64),), "contract", "sort",
+        "nothing else is evaluated with a sort",
+    ),
+    "an order that would be a circle": (
+        lambda x, w: (lambda y: lax.sort(y) + y)(x @ w), ((64, 64), (64, 64)), "contract", "add",
+        "another operand is computed from contract by a later dispatch",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", KEPT_APART)
+def test_a_reason_for_each_two_dispatches(name: str) -> None:
+    function, shapes, a, b, reason = KEPT_APART[name]
+    said = explained(function, *shapes).why(a, b)
+    assert "they are two because:" in said
+    assert reason in said, said
+
+
+def test_limits_divide_dispatches() -> None:
+    def f(*xs: Any) -> Any:
+        return sum(map(jnp.sin, xs))
+
+    explanation = explained(f, *[(64, 64)] * 12, operand_limit=8)
+    (first, *_) = explanation.between
+    text = explanation.why(first.first, first.second)
+    assert "would take more buffers than Options(operand_limit=...) allows" in text
+
+
+def test_what_is_together_says_what_put_it_there() -> None:
+    explanation = explained(lambda x, w: jnp.tanh(x @ w), (64, 64), (64, 64))
+    assert explanation.why("contract", "tanh").splitlines() == [
+        "contract is evaluated in @contract.0 (%0 contract).",
+        "tanh is evaluated in @contract.0 (%1 map tanh).",
+        "Both are in @contract.0.",
+        "  fuse-epilogues @ %1 map tanh: f32[64,64]: applied where contract stores",
+    ]
+
+
+def test_no_data_between_them() -> None:
+    explanation = explained(lambda x, w: (x @ w, jnp.sin(x).sum()), (64, 64), (64, 64))
+    assert "No data flows between them" in explanation.why("contract", "sin")
+
+
+def test_a_way_is_told_step_by_step() -> None:
+    def f(x: Any, w: Any) -> Any:
+        return jnp.tanh(jnp.tanh(x @ w) @ w) @ w
+
+    said = explained(f, (64, 64), (64, 64)).why("@contract.0", "@contract.2")
+    assert "Data goes @contract.0 to @contract.1 to @contract.2:" in said
+    assert said.count("they are two because:") == 2
+
+
+def test_inside_of_a_loop_and_outside() -> None:
+    def f(x: Any, w: Any) -> Any:
+        return lax.fori_loop(0, 9, lambda _, c: jnp.tanh(c @ w), x @ w)
+
+    explanation = explained(f, (64, 64), (64, 64))
+    (inside,) = (d.dispatch for d in explanation.dispatches if "/" in d.dispatch)
+    (outside,) = (d.dispatch for d in explanation.dispatches if d.kind == "contract"
+                  and "/" not in d.dispatch)  # fmt: skip
+    (loop,) = (d.dispatch for d in explanation.dispatches if d.kind == "loop")
+    assert "nothing is fused across the border of a loop" in explanation.why(outside, inside)
+    assert f"inside of the other, @{loop}" in explanation.why(loop, inside)
+
+
+def test_lines_that_left_nothing_say_so() -> None:
+    def f(x: Any) -> Any:
+        y = x + 0.0 * 2.0
+        z = y.reshape(64, 64).reshape(4096)
+        return jnp.sin(z)
+
+    explanation = explained(f, (4096,))
+    line = f.__code__.co_firstlineno
+    assert f"line {line + 2} left no op of its own" in explanation.why(line + 2, line + 3)
+
+
+def test_pieces_that_xla_runs_have_answers() -> None:
+    def step(carry: Any, row: Any) -> Any:
+        big = jnp.tanh(carry @ carry) @ carry
+        return left(jnp.sin(big) + row), big.sum()
+
+    explanation = explained(lambda x: lax.scan(step, x, x), (64, 64))
+    said = explanation.why("@contract.0", "@contract.1")
+    assert said.startswith("inside @delegate")
+    assert "they are two because:" in said
+    assert "nothing is fused across its border" in explanation.why("@contract.0", "@delegate.0")
+
+
+def test_what_there_is_not_is_an_error() -> None:
+    explanation = explained(lambda x: jnp.sin(x), (64, 64))
+    for name in ("@map.7", "nothing.py:3", 100_000, "%9", "cos"):
+        with pytest.raises(OptionsError, match="there is no dispatch, line or op"):
+            explanation.why(name, "sin")

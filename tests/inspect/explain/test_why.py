@@ -1,0 +1,193 @@
+"""`why`, and what it answers from: over many programs every two dispatches of which one reads what
+the other one makes have a reason, and every name that an explanation prints is found in a text that
+its reader can print."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from itertools import islice, product
+from typing import Any
+
+import jax
+import pytest
+
+import stagejit
+from stagejit.bench.workloads import WORKLOADS
+from stagejit.decisions import path_inside
+from stagejit.inspect.explain import Explanation
+from stagejit.inspect.explain.notes import Facts
+from stagejit.pipeline import Compilation
+from stagejit.schedule.hazards import hazard_graph
+from stagejit.schedule.plan import Plan
+from tests.fuzz.programs.generate import random_program
+from tests.inspect.explain.test_complete import PROGRAMS
+
+SEEDS = range(48)
+SMALL = ("transformer_block_256", "map_solver_64x128", "densenet_6x12", "bound_resnet_32x32")
+
+
+def _of_seed(seed: int) -> Any:
+    program = random_program(seed)
+    with jax.enable_x64(program.x64):
+        args, kwargs = program.given()
+        options, jit = program.options, program.defined["JIT"]
+        traced = stagejit.jit(program.defined["f"], options=options, **jit).trace(*args, **kwargs)
+        return traced.explanation, traced.compilation
+
+
+def _made(name: str | int) -> tuple[Explanation, Compilation]:
+    if isinstance(name, int):
+        made: tuple[Explanation, Compilation] = _of_seed(name)
+        return made
+    known = {w.name: (w.function, w.make_args) for w in WORKLOADS.values()} | PROGRAMS
+    function, arguments = known[name]
+    traced = stagejit.jit(function).trace(*arguments())
+    return traced.explanation, traced.compilation
+
+
+@pytest.fixture(name="made", params=[*PROGRAMS, *SMALL, *SEEDS], scope="module")
+def _fixture(request: pytest.FixtureRequest) -> tuple[Explanation, Compilation]:
+    return _made(request.param)
+
+
+def levels(plan: Plan, path: str = "") -> Iterator[tuple[str, Plan]]:
+    yield path, plan
+    for dispatch in plan.dispatches:
+        for body in dispatch.bodies:
+            yield from levels(body.plan, path_inside(path, dispatch.name, body.plan.name))
+
+
+def read_from(plan: Plan) -> Iterator[tuple[str, str]]:
+    """Who reads what another one makes, of the plan itself."""
+    for path, level in levels(plan):
+        names = [f"{path}{dispatch.name}" for dispatch in level.dispatches]
+        for first, second, conflicts in hazard_graph(level.dispatches).edges(data="conflicts"):
+            if any(conflict.hazard == "RAW" for conflict in conflicts):
+                yield names[first], names[second]
+
+
+def test_every_two_dispatches_with_data_between_have_a_reason(
+    made: tuple[Explanation, Compilation],
+) -> None:
+    explanation, compilation = made
+    if explanation.left_to_xla:
+        return
+    said = {(each.first, each.second): each for each in explanation.between}
+    assert said.keys() == set(read_from(compilation.plan))
+    for each in said.values():
+        assert all(map(str, each.reasons)), each
+        assert "put @" not in str(each), "nothing was said where it was decided"
+
+
+def test_why_answers_for_all_dispatches_lines_and_ops(
+    made: tuple[Explanation, Compilation],
+) -> None:
+    explanation, _ = made
+    names = [f"@{each.dispatch}" for each in explanation.dispatches]
+    lines = dict.fromkeys(home.loc.line for home in explanation.homes if home.loc)
+    ops = [home.op for home in explanation.homes if home.op]
+    for a, b in islice(product([*names, *lines, *ops], repeat=2), 400):
+        assert explanation.why(a, b)
+    for each in islice(explanation.between, 40):
+        text = explanation.why(each.first, each.second)
+        assert str(each.reasons[0]) in text
+        assert f"@{each.second} reads {each.what}, which @{each.first} makes" in text
+
+
+# -- names ---------------------------------------------------------------------------------------
+
+_OP = re.compile(r"(?<![\w%])(%\d+(?:/\w+/%\d+)*)")
+_DISPATCH = re.compile(r"@((?:[a-z_]\w*\.\d+/(?:\w+/)?)*[a-z_]\w*\.\d+)")
+_BUFFER = re.compile(r"(?<![\w.])([a-z]+\d+)(?=\[)")
+_OTHER = re.compile(r"(?<![\w@./])(?:map|reduce|contract|conv|dispatch|insert_slice)\.\d+")
+_TYPE = re.compile(r"(?:bool|[fuic]\d+|bf16)\Z")
+
+
+def names_in(text: str) -> Iterator[tuple[str, str]]:
+    for pattern, kind in ((_OP, "op"), (_DISPATCH, "dispatch"), (_BUFFER, "buffer")):
+        yield from ((kind, found) for found in pattern.findall(text))
+    assert not _OTHER.findall(text), _OTHER.findall(text)
+
+
+def said_by(facts: Facts) -> str:
+    lines = [f"{d.rewrite} @ {d.op}: {d.reason}" for d in facts.decisions]
+    lines += [str(note) for note in (*facts.between, *facts.placements)]
+    return "\n".join(lines)
+
+
+def finds(text: str, name: str, op: str, body: str) -> bool:
+    """Whether a name is found in a text, each part of it in the lines under the one before.
+
+    op, body: patterns of the lines of the parts, which alternate.
+    """
+    lines = text.splitlines()
+    for at, part in enumerate(name.split("/")):
+        pattern = re.compile((body if at % 2 else op).replace("NAME", re.escape(part)))
+        found = next((n for n, line in enumerate(lines) if pattern.match(line)), None)
+        if found is None:
+            return False
+        depth = _indent(lines[found])
+        lines = lines[found + 1 :]
+        end = next((n for n, line in enumerate(lines) if _indent(line) <= depth), len(lines))
+        lines = lines[:end]
+    return True
+
+
+def _indent(line: str) -> int:
+    return len(line) - len(line.lstrip())
+
+
+OP_LINE = r" *(%\d+: \S+, )*NAME: "
+GRAPH_LINE = r" *graph @NAME\("
+DISPATCH_LINE = r" *dispatch @NAME "
+
+
+def test_finding_is_strict() -> None:
+    text = """graph @f(%x: f32[4]) {
+  %0: f32[4], %1: f32[4] = loop %x
+    graph @body(%y: f32[4]) {
+      %3: f32[4] = map sin %y
+      return %3
+    }
+  %4: f32[4] = map sin %1
+}"""
+    found = [finds(text, name, OP_LINE, GRAPH_LINE) for name in ("%1", "%0/body/%3", "%4")]
+    assert found == [True, True, True]
+    for name in ("%2", "%0/body/%4", "%4/body/%3", "%1/cond/%3", "%0/body/%1"):
+        assert not finds(text, name, OP_LINE, GRAPH_LINE), name
+
+
+def test_every_name_that_is_printed_can_be_looked_up(
+    made: tuple[Explanation, Compilation],
+) -> None:
+    explanation, compilation = made
+    if explanation.left_to_xla:
+        return
+    texts = {name: text() for name, text in compilation.texts().items() if name in PRINTED}
+    buffers = {each.name for _, plan in levels(compilation.plan) for each in plan.buffers}
+    lost = []
+    for kind, name in dict.fromkeys(names_in(said_by(explanation))):
+        if kind == "op" and not finds(texts["graph"], name, OP_LINE, GRAPH_LINE):
+            lost.append(name)
+        if kind == "dispatch" and not finds(
+            texts["plan"], _with_bodies(name), DISPATCH_LINE, BODY_LINE
+        ):
+            lost.append(f"@{name}")
+        if kind == "buffer" and not _TYPE.match(name) and name not in buffers:
+            lost.append(name)
+    assert lost == []
+
+
+PRINTED = ("graph", "plan")
+BODY_LINE = r" *body @NAME of "
+
+
+def _with_bodies(path: str) -> str:
+    """Of dispatches in the body of a loop its name is left out."""
+    made: list[str] = []
+    for part in path.split("/"):
+        if made and ("." in part) == ("." in made[-1]):
+            made.append("body")
+        made.append(part)
+    return "/".join(made)
