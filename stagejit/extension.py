@@ -52,8 +52,8 @@ class Extension:
         except (Undecided, ExtensionError):
             raise
         except Exception as error:
-            told = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-            raise self.fault(f"{what}: {told}", _line_in(error.__traceback__, self.loc)) from error
+            line = _line_in(error.__traceback__, self.loc)
+            raise self.fault(f"{what}: {in_short(error)}", line) from error
 
     def fault(self, what: str, loc: Loc | None = None) -> ExtensionError:
         """The error to raise where the extension made something wrong. what: is said of it. loc:
@@ -77,6 +77,11 @@ class Bundle(Extension):
 
 
 E = TypeVar("E", bound=Extension)
+
+
+def in_short(error: Exception) -> str:
+    """An error in words: its kind, and what it says."""
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
 
 def parts_of(extensions: Sequence[Extension], kind: type[E]) -> tuple[E, ...]:

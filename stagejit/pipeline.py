@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from stagejit.blaming import blaming
 from stagejit.codegen.cuda.device import Device
 from stagejit.codegen.generate import Generated, kernel_cache
 from stagejit.codegen.own import OwnPolicy, machine_for, require_here, resolver_for
@@ -170,19 +171,20 @@ class Compilation:
         for step in STEPS:
             if step.name not in self.seconds:
                 began(step.name)
-                start = time.perf_counter()
-                try:
+                with blaming(step.name, self.request.options, self._again):
+                    start = time.perf_counter()
                     self._run(step)
-                except Exception as error:
-                    error.add_note(f"in step {step.name!r} of stagejit")
-                    raise
-                self.seconds[step.name] = time.perf_counter() - start
-                if self.request.options.verify:
-                    with self._for_all_sizes("verify"):
-                        step.verify(self)
+                    self.seconds[step.name] = time.perf_counter() - start
+                    if self.request.options.verify:
+                        with self._for_all_sizes("verify"):
+                            step.verify(self)
             if step.name == name:
                 break
         return self
+
+    def _again(self, step: str, options: Options) -> None:
+        """The same up to a step, from the beginning, with other options."""
+        Compilation.of(replace(self.request, options=options), self.left_to_xla).run_until(step)
 
     def _run(self, step: Step) -> None:
         with self._for_all_sizes(step.name):
@@ -194,8 +196,7 @@ class Compilation:
 
     @contextlib.contextmanager
     def _for_all_sizes(self, doing: str) -> Iterator[None]:
-        """Symbolic sizes have graphs and plans; kernels are made for numbers. Op kinds of
-        extensions are known."""
+        """Symbolic sizes have graphs and plans, kernels do not. Kinds of extensions are known."""
         try:
             with declaring(self.request.options.parts_of(OwnOp)):
                 yield
@@ -369,8 +370,7 @@ def _codegen(c: Compilation) -> None:
 
 
 def _host(c: Compilation) -> None:
-    target = c.target
-    if isinstance(target, Device):
+    if isinstance(target := c.target, Device):
         from stagejit.runtime.cuda import steps as gpu
 
         c.cuda, c.on_streams = gpu.cuda_program(c.schedule, c.kernels, c.request.options)

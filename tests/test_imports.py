@@ -22,6 +22,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "errors",
         "extension",
         "options",
+        "blaming",
         "enabling",
         "importing",
         "locks",

@@ -106,8 +106,9 @@ class KernelCache:
 
     def _make(self, region: Region, made: ClosedRegion) -> Generated:
         kernel, places = _generated(region, made, self.target, self.own)
-        if self.verify:
-            _verify(kernel, self.own)
+        by = next((each for each in self.own if each.signature in kernel.choices), None)
+        if self.verify or by is not None:
+            _verify(kernel, by)
         lowered = _backend(self.target).lower(kernel, self.target, self.verify)
         forget_places(kernel.function)
         kernel = replace(kernel, args=(), function=lowered.function)
@@ -235,12 +236,11 @@ def forget_kernels() -> None:
     _with_extensions.cache_clear()
 
 
-def _verify(kernel: Kernel, own: Sequence[OwnPolicy]) -> None:
-    """Raises VerificationError, or ExtensionError for a kernel of a user's."""
+def _verify(kernel: Kernel, by: OwnPolicy | None) -> None:
+    """Raises VerificationError, or ExtensionError for a kernel of a user's. by: whose it is."""
     try:
         verify_kernel(kernel.function)
     except VerificationError as fault:
-        by = next((each for each in own if each.signature in kernel.choices), None)
         if by is not None:
             raise by.fault(f"made a kernel that is none: {fault.what}") from fault
         raise

@@ -30,8 +30,9 @@ acts in compilations whose options have it, and in no other.
 All of them: name is what decisions, plans and `Options(disable=...)` call it, and raise
 `OptionsError` at your line for what does not fit. What a function of an extension raises comes out
 of a call, or of `plan`, as `ExtensionError` with the line that raised it, whatever
-`Options(delegate=...)` says; `Options(verify=True)` checks what it made. Functions are called while
-a program is compiled, perhaps on several threads, and have to depend on their arguments alone.
+`Options(delegate=...)` says; so does what it made, if that is no graph or no kernel. Functions are
+called while a program is compiled, perhaps on several threads, and have to depend on their
+arguments alone.
 
 Note [Values, not registries]: an extension could join tables of the process, as `stagejit.inline`
 does. Then what a function compiles to would depend on what was imported, and in which order, and

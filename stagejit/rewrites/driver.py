@@ -20,6 +20,7 @@ is one op at last meets the rules that look for that: both reach a fixed point t
 from __future__ import annotations
 
 import heapq
+import itertools
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -35,6 +36,7 @@ from stagejit.machine import SMALL_SERVER, Machine
 from stagejit.options import Options
 from stagejit.rewrites.rules import Declined, Function, Outcome, OwnRule, Rule, declined, rewrite
 from stagejit.symbolic import Undecided
+from stagejit.types import TensorType
 
 __all__ = [
     "Declined", "Function", "GraphStep", "LocalStep", "Log", "Outcome", "OwnStep", "Rule",
@@ -136,26 +138,54 @@ def run_steps(
     """Run the steps in order on `graph` and return their decisions. watch: called after each step,
     only to look.
 
-    Under Options(verify=True) the verifier runs before the first and after each step; a fault is an
-    InternalError that names the step, or the ExtensionError of whose step it is.
+    Under Options(verify=True) the verifier runs before the first and after each step, and always
+    after one in which code of a user's ran; a fault is an InternalError that names the step, or the
+    ExtensionError of whose it is.
     """
     log = Log(graph, options, machine)
     if options.verify:
         _verified(graph, "trace")
     graph.eliminate_dead()
     for step, own in with_own(steps, options):
-        decided = len(log.decisions)
+        decided, promised = len(log.decisions), returned_by(graph)
         if own is None:
             step.run(log, options)
         else:
             with own.running("failed as it rewrote a graph"):
                 step.run(log, options)
+        by = own or _whose(step, options, log.decisions[decided:])
+        if by is not None:
+            verify_returned(graph, promised, by)
         graph.eliminate_dead()
         if watch is not None:
             watch(step.name, graph, log.decisions[decided:])
-        if options.verify:
-            _verified(graph, step.name, own)
+        if options.verify or by is not None:
+            _verified(graph, step.name, by)
     return log.decisions
+
+
+def _whose(step: Step, options: Options, decisions: Sequence[Decision]) -> OwnRule | None:
+    """Of those whose rules are in a step the first that did something, else the first."""
+    own = [each for each in options.parts_of(OwnRule) if each.step == step.name]
+    applied = {decision.rewrite for decision in decisions if decision.applied}
+    return next((each for each in own if each.name in applied), own[0] if own else None)
+
+
+def returned_by(graph: Graph) -> tuple[list[Value], list[TensorType]]:
+    """What callers of a graph know of it: its inputs, and the types that it returns."""
+    return list(graph.inputs), [value.type for value in graph.outputs]
+
+
+def verify_returned(
+    graph: Graph, promised: tuple[list[Value], list[TensorType]], own: Extension
+) -> None:
+    """Raises ExtensionError where code of a user's has changed that. promised: what it was."""
+    inputs, types = returned_by(graph)
+    if types != promised[1]:
+        now, before = (", ".join(map(str, each)) or "nothing" for each in (types, promised[1]))
+        raise own.fault(f"left a graph that returns {now} instead of {before}")
+    if inputs != promised[0]:
+        raise own.fault("left a graph with other inputs")
 
 
 @dataclass
@@ -266,8 +296,10 @@ class _Worklist:
             self._push(users, place)
 
     def _endless(self, op: Op) -> StagejitError:
-        """What to raise where rules go in a circle: it is the user's, if one is."""
-        what, found = f"rewrites of {describe(op)} do not end", self._rules_of(op)
+        """What to raise where rules go in a circle: it is the user's, if there is one, for those of
+        the package alone do not."""
+        what = f"rewrites of {describe(op)} do not end"
+        found = [*self._rules_of(op), *itertools.chain.from_iterable(self.rules.values())]
         own = next((rule.extension for rule in found if rule.extension is not None), None)
         if own is not None:
             return own.fault(f"is one of those whose {what}")
@@ -348,14 +380,23 @@ def _outcome(rule: Rule, graph: Graph, op: Op) -> Outcome:
             return rule.function(graph, op)
         where = f" ({op.loc})" if op.loc else ""
         with rule.extension.running(f"failed at {describe(op)}{where}"):
-            return _checked(rule.extension, op, rule.function(graph, op))
+            return _checked(rule.extension, graph, op, rule.function(graph, op))
     except Undecided as undecided:
         return declined(str(undecided))
 
 
-def _checked(extension: Extension, op: Op, outcome: Outcome) -> Outcome:
+def _checked(extension: Extension, graph: Graph, op: Op, outcome: Outcome) -> Outcome:
     """What a rule of a user's returned, if it is what rules return."""
-    if outcome is None or isinstance(outcome, Declined | Value):
+    if outcome is None or isinstance(outcome, Declined):
+        return outcome
+    if isinstance(outcome, Value):
+        if outcome.op not in graph:
+            raise extension.fault(f"returned a value of another graph for {describe(op)}")
+        if len(op.results) != 1:
+            raise extension.fault(
+                f"returned a value for {describe(op)}, which has {len(op.results)} results; "
+                "extending.graph_rewrite replaces those, by log.replace_results"
+            )
         return outcome
     raise extension.fault(
         f"returned a {type(outcome).__name__} for {describe(op)}; a rewrite returns a Value of the "

@@ -47,7 +47,10 @@ class Rule:
 
     def fits(self, op: Op) -> bool:
         """Whether the kinds are those of the pattern."""
-        return not self.of or op.operands[self.operand].op.kind in self.of
+        if not self.of:
+            return True
+        there = -len(op.operands) <= self.operand < len(op.operands)
+        return there and op.operands[self.operand].op.kind in self.of
 
     @property
     def before_after(self) -> str:

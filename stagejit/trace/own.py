@@ -71,10 +71,11 @@ def _translated(
     """Raises Unsupported for an equation that the translation is not made for."""
     if equation.effects:
         raise Unsupported("it has side effects")
-    for type in (*(value.type for value in operands), *site.results):
-        if not type.dtype.is_native:
-            raise Unsupported(f"element type {type.dtype}")
+    for each in (*(value.type for value in operands), *site.results):
+        if not each.dtype.is_native:
+            raise Unsupported(f"element type {each.dtype}")
     made: Any = None
+    returned = list(emit.graph.outputs)
     where = f" ({emit.loc})" if emit.loc else ""
     with own.running(f"failed at `{own.primitive}`{where}"):
         try:
@@ -83,8 +84,14 @@ def _translated(
             made = unsupported
     if isinstance(made, Unsupported):
         raise made
+    if made is not None and not isinstance(made, Value | Sequence):
+        raise own.fault(f"returned a {type(made).__name__} for `{own.primitive}`, no Values")
     results = (made,) if isinstance(made, Value) else tuple(made or ())
-    types = tuple(each.type if isinstance(each, Value) else each.__class__ for each in results)
+    if list(emit.graph.outputs) != returned:
+        raise own.fault(f"set what the graph returns as it translated `{own.primitive}`")
+    if not all(each.op in emit.graph for each in results if isinstance(each, Value)):
+        raise own.fault(f"returned a value of another graph for `{own.primitive}`")
+    types = tuple(each.type if isinstance(each, Value) else type(each) for each in results)
     if types != site.results:
         wanted, got = (", ".join(map(str, each)) or "nothing" for each in (site.results, types))
         raise own.fault(f"translated `{own.primitive}` to {got} instead of {wanted}")

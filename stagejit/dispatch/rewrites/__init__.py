@@ -30,7 +30,7 @@ from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.ops.control import bodies_of, carried_inputs
 from stagejit.graph.verifier import verify
 from stagejit.options import Options
-from stagejit.rewrites.driver import Log, Watch
+from stagejit.rewrites.driver import Log, Watch, returned_by, verify_returned
 from stagejit.symbolic import Int
 
 Rewrite = Callable[[Log, Views], None]
@@ -88,17 +88,19 @@ def rewrite_dispatches(
                 log.decisions += decisions
                 inner |= replaced
     for name, step, own in _with_own(options):
-        first_new, decided = graph.next_id, len(log.decisions)
+        first_new, decided, promised = graph.next_id, len(log.decisions), returned_by(graph)
         running: AbstractContextManager[None] = nullcontext()
         if own is not None:
             running = own.running("failed as it rewrote a graph of dispatches")
         with running:
             step(log, views)
+        if own is not None:
+            verify_returned(graph, promised, own)
         if graph.next_id > first_new:
             graph.eliminate_dead()
         if watch is not None:
             watch(name, graph, log.decisions[decided:])
-        if own is not None and options.verify:
+        if own is not None:
             _verify(graph, options, carried, own)
     ones = {op: (made,) for op, made in views.replaced.items()}
     return log.decisions, {**inner, **ones, **views.divided}

@@ -1,0 +1,304 @@
+"""What code of a user's may do wrong: each is an ExtensionError that names it, with and without
+`verify`, and none is covered by a fallback to XLA."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import stagejit
+from stagejit import extending
+from stagejit.blaming import blaming
+from stagejit.errors import ExtensionError, UnsupportedOpError
+from stagejit.extending import writing as w
+from tests.extending.own import alike, primitive
+
+X = np.linspace(-1, 1, 12, dtype=np.float32).reshape(3, 4)
+OTHER = "graph @g(%x: f32[3,4]) {\n  %0: f32[3,4] = map neg %x\n  return %0\n}"
+Rewriting = Callable[[w.Graph, w.Op], Any]
+OfGraphs = Callable[..., Any]
+
+
+def f(x: Any) -> Any:
+    return jnp.exp(-x) * 2 + x.sum(1, keepdims=True)
+
+
+@pytest.fixture(autouse=True)
+def _as_users_run_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("STAGEJIT_STRICT", raising=False)
+
+
+@pytest.fixture(params=[False, True], ids=["plain", "verify"])
+def fault(request: pytest.FixtureRequest) -> Callable[..., str]:
+    """What is said of a call with an extension."""
+
+    def of(extension: Any, function: Any = f, **options: Any) -> str:
+        options = {"verify": request.param} | options
+        made = stagejit.jit(function, options=stagejit.Options(extensions=extension, **options))
+        with pytest.raises(ExtensionError) as caught:
+            made(X)
+        assert f"extension {extension.name!r}" in caught.value.what
+        assert str(caught.value.loc).startswith(__file__)
+        return caught.value.what
+
+    return of
+
+
+# -- rewrites of ops
+
+
+def negated(graph: w.Graph, value: w.Value) -> w.Value:
+    made: w.Value = w.build(graph, "map", [value], fn="neg", dtype=w.f32)
+    return made
+
+
+def of_another_graph(graph: w.Graph, op: w.Op) -> Any:
+    return w.parse(OTHER).outputs[0]
+
+
+def of_itself(graph: w.Graph, op: w.Op) -> Any:
+    return negated(graph, op.result)
+
+
+def of_itself_once_more(graph: w.Graph, op: w.Op) -> Any:
+    return w.build(graph, "map", op.operands, fn="exp", dtype=w.f32)
+
+
+def of_more_and_more(graph: w.Graph, op: w.Op) -> Any:
+    """The package takes two negations away again."""
+    twice = negated(graph, negated(graph, op.operands[0]))
+    return w.build(graph, "map", [twice], fn="exp", dtype=w.f32)
+
+
+def of_another_type(graph: w.Graph, op: w.Op) -> Any:
+    return w.filled(graph, 1.0, w.TensorType(w.f64, (3, 4)))
+
+
+def of_nothing_returned(graph: w.Graph, op: w.Op) -> Any:
+    graph.set_outputs([])
+
+
+def of_less_returned(graph: w.Graph, op: w.Op) -> Any:
+    graph.set_outputs([w.filled(graph, 1.0, w.TensorType(w.f32, (3,)))])
+
+
+def of_a_missing_op(graph: w.Graph, op: w.Op) -> Any:
+    graph.nx.remove_node(op)
+
+
+@pytest.mark.parametrize(
+    ("rewriting", "said"),
+    [
+        (of_another_graph, "returned a value of another graph"),
+        (of_itself, ""),
+        (of_itself_once_more, "do not end"),
+        (of_more_and_more, "do not end"),
+        (of_another_type, "replaced a f32"),
+        (of_nothing_returned, "returns nothing instead of f32[3,4]"),
+        (of_less_returned, "returns f32[3] instead of f32[3,4]"),
+        (of_a_missing_op, ""),
+    ],
+)
+def test_rules(fault: Callable[..., str], rewriting: Rewriting, said: str) -> None:
+    def rule(graph: w.Graph, op: w.Op) -> Any:
+        """map exp %x  -->  something wrong"""
+        return rewriting(graph, op)
+
+    assert said in fault(extending.rewrite("wrong", roots="map", functions="exp")(rule))
+
+
+def test_a_rule_of_ops_with_several_results(fault: Callable[..., str]) -> None:
+    @extending.rewrite("wrong", roots="sort")
+    def first(graph: w.Graph, op: w.Op) -> Any:
+        """sort %x, %y  -->  %x"""
+        return op.operands[0]
+
+    said = fault(first, lambda x: jax.lax.sort((x, 2 * x), num_keys=1))
+    assert "which has 2 results" in said
+
+
+@pytest.mark.parametrize("operand", [1, 9, -3])
+def test_an_operand_that_some_ops_have_not_is_none_of_them(operand: int) -> None:
+    @extending.rewrite("of-a-sum", roots="map", of="map", operand=operand)
+    def of_a_sum(graph: w.Graph, op: w.Op) -> Any:
+        """map %x, (map %y)  -->  itself"""
+        return extending.declined("seen")
+
+    made = stagejit.jit(f, options=stagejit.Options(extensions=of_a_sum, delegate=False))
+    np.testing.assert_allclose(made(X), jax.jit(f)(X), rtol=1e-6)
+
+
+# -- rewrites of graphs
+
+
+def replaces_by_another_type(log: w.Log) -> None:
+    for op in log.graph.ops():
+        if op.kind == "reduce":
+            log.replace("wrong", op, op.operands[0], "it is larger")
+
+
+def replaces_by_what_needs_it(log: w.Log) -> None:
+    op = next(op for op in log.graph.ops() if op.attrs.get("fn") == "exp")
+    log.replace("wrong", op, negated(log.graph, op.result), "it needs itself")
+
+
+def returns_nothing(log: w.Log) -> None:
+    log.graph.set_outputs([])
+
+
+def takes_an_op_away(log: w.Log) -> None:
+    log.graph.nx.remove_node(log.graph.ops()[0])
+
+
+def loses_the_graph(log: Any) -> None:
+    log.graph = None
+
+
+def returns_its_argument(log: Any, views: Any) -> None:
+    log.graph.set_outputs(log.graph.inputs)
+
+
+def takes_a_dispatch_away(log: w.Log, views: Any) -> None:
+    op = next(op for op in log.graph.ops() if op.definition.is_dispatch)
+    log.graph.nx.remove_node(op)
+
+
+@pytest.mark.parametrize(
+    "rewriting",
+    [
+        replaces_by_another_type,
+        replaces_by_what_needs_it,
+        returns_nothing,
+        takes_an_op_away,
+        loses_the_graph,
+    ],
+)
+def test_rewrites_of_graphs(fault: Callable[..., str], rewriting: OfGraphs) -> None:
+    fault(extending.graph_rewrite("wrong", after="simplify")(rewriting))
+
+
+@pytest.mark.parametrize(
+    "rewriting",
+    [
+        lambda log, views: log.graph.set_outputs([]),
+        returns_its_argument,
+        takes_a_dispatch_away,
+    ],
+)
+@pytest.mark.parametrize("at", [0, -1])
+def test_rewrites_of_dispatches(fault: Callable[..., str], rewriting: OfGraphs, at: int) -> None:
+    place = extending.steps()["dispatch"][at]
+    fault(extending.dispatch_rewrite("wrong", after=place)(rewriting))
+
+
+# -- ops, schedules, machines
+
+
+def own_op(**fields: Any) -> tuple[Any, Any]:
+    prim = primitive("wrong")
+    more = {name: fields.pop(name) for name in ("cpu", "translate") if name in fields}
+    usual = {"is_elementwise": True, "code": lambda b, op, elements: elements[0] * 2.0}
+    definition = w.OpDef(
+        kind="wrong", infer=alike, interpret=lambda _, op, x: 2 * x, **(fields or usual)
+    )
+    own = extending.op(definition, primitive=prim, **more)
+    return own, lambda x: prim.bind(x + 1)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"is_elementwise": True},
+        {"flops": lambda op: "many", "is_elementwise": True, "code": lambda b, op, e: e[0]},
+        {"flops": lambda op: None, "is_elementwise": True, "code": lambda b, op, e: e[0]},
+        {"accumulates": True, "cpu": lambda region, machine: None},
+        {"stands_alone": True, "cpu": lambda region, machine: extending.declined("too small")},
+        {"translate": lambda emit, site, x: 5},
+        {"translate": lambda emit, site, x: w.parse(OTHER).outputs[0]},
+    ],
+    ids=["no-code", "flops", "no-flops", "no-kernel", "declined", "a-number", "another-graph"],
+)
+def test_ops(fault: Callable[..., str], fields: dict[str, Any]) -> None:
+    own, function = own_op(**fields)
+    fault(own, function)
+
+
+def scheduled(tree: Any, *, backend: str = "cpu", **more: Any) -> Any:
+    @extending.schedule("wrong", kinds="map", backend=backend)
+    def schedule(region: Any, machine: Any) -> Any:
+        loops = w.loops_of_stores(region, machine)
+        return w.kernel(region, machine, loops, tree, **more)
+
+    return schedule
+
+
+def of_fewer_than_none(loops: Any, emitter: Any, memory: Any) -> Any:
+    (var,) = loops.groups[0]
+    return w.items([(var, -5)], w.serial([var], w.stored(loops, emitter, memory)), emitter)
+
+
+def an_element_each(loops: Any, emitter: Any, memory: Any) -> Any:
+    variables = [(var, 1) for group in loops.groups for var in group]
+    return w.items(variables, w.stored(loops, emitter, memory), emitter)
+
+
+def test_schedules(fault: Callable[..., str]) -> None:
+    fault(scheduled(of_fewer_than_none), jnp.exp)
+    fault(scheduled(lambda *given: None), jnp.exp)
+    fewer = scheduled(an_element_each, backend="cuda", threads=-3)
+    fault(fewer, jnp.exp, target="cuda-emulated")
+
+
+def test_a_kernel_of_another_region(fault: Callable[..., str]) -> None:
+    kept: list[Any] = []
+
+    @extending.schedule("wrong", kinds="map")
+    def first_one(region: Any, machine: Any) -> Any:
+        loops = w.loops_of_stores(region, machine)
+        kept.append(w.kernel(region, machine, loops, an_element_each))
+        return kept[0]
+
+    fault(first_one, lambda x: (jnp.exp(x), jnp.sin(x[:2].T) * 3))
+
+
+def test_machines(fault: Callable[..., str]) -> None:
+    def product(x: Any) -> Any:
+        y = jnp.concatenate([x] * 16, axis=1)
+        y = jnp.concatenate([y] * 22)
+        return y @ y.T
+
+    fault(extending.cpu("wrong", vector_nbytes=24), product)
+
+
+# -- the last resort
+
+
+def test_who_is_guilty_of_what_fails_late() -> None:
+    one, other, third = (extending.tile(name, rows=1, vectors=1) for name in "abc")
+    tried: list[tuple[str, ...]] = []
+    hm = ValueError("hm")
+
+    def guilty(*names: str, step: Exception = hm) -> str:
+        def again(name: str, options: stagejit.Options) -> None:
+            left = tuple(each.name for each in options.extensions)
+            tried.append(left)
+            if set(names) & set(left) or names == ("",):
+                raise ValueError("hm")
+
+        options = stagejit.Options(extensions=(one, other, third))
+        with pytest.raises((ExtensionError, type(step))) as caught, blaming("form", options, again):
+            raise step
+        return str(caught.value)
+
+    assert "extension 'b' made something that step 'form' cannot use" in guilty("b")
+    assert "ValueError: hm" in guilty("b")
+    assert "extension 'a' and 'b' and 'c' made" in guilty("a", "b")
+    assert guilty("") == "hm"  # it fails without any, too
+    tried.clear()
+    assert guilty("a", step=UnsupportedOpError("no")) == "no"
+    assert tried == []  # that is what the user asked for
