@@ -48,17 +48,8 @@ class Op:
     each other: that of the op it was put in place of, or its id. result: of an op that has one
     result, that."""
 
-    __slots__ = (
-        "attrs",
-        "definition",
-        "id",
-        "kind",
-        "loc",
-        "operands",
-        "place",
-        "result",
-        "results",
-    )
+    __slots__ = ("attrs", "definition", "id", "kind", "loc", "operands", "place", "result",
+                 "results")  # fmt: skip
 
     result: Value
 
@@ -103,7 +94,8 @@ class Graph:
     that it is the same in every call (`stagejit.bind`), and no argument of one. `filled` has values
     that are all of one number, by type and bits, of which some may have been erased. While it is
     rewritten, `weights` says what bound inputs are, and `measures` has graphs whose results
-    users may want to see, with the weights that their inputs are.
+    users may want to see, with the weights that their inputs are. `changes` counts what was done to
+    ops and their operands; `verified` is what the verifier saw of it last.
     """
 
     def __init__(self, name: str = "f") -> None:
@@ -119,6 +111,8 @@ class Graph:
         self._made: list[Op] = []  # by id, erased ones included
         self._order: list[Op] | None = None  # what `ops` found, until the next change
         self._all_live = False  # what `eliminate_dead` left, until the next change
+        self.changes = 0
+        self.verified: object = None
         self._return = self._insert("return", (), (), {}, UNKNOWN)
 
     # ---------------------------------------------------------------- reading
@@ -229,6 +223,7 @@ class Graph:
         garbage collection (a constant may be a large array of the user's). bodies: those in it,
         too, unless another graph has them now."""
         made, self._made, self._order, self.filled = self._made, [], None, {}
+        self.verified = None
         if self._linked is not None:
             self._linked.clear()  # networkx keeps views of it, which refer to it
             self._linked = None
@@ -328,7 +323,7 @@ class Graph:
         if self._users[op]:
             raise ValueError(f"cannot erase {op}: its results are used")
         self.nx.remove_node(op)
-        self._order, self._all_live = None, False
+        self._changed()
 
     def eliminate_dead(self) -> int:
         """Erase every op that neither an output nor an effect depends on; returns how many."""
@@ -346,6 +341,7 @@ class Graph:
             self.nx.remove_node(op)
             dead += 1
             todo += {operand.op for operand in op.operands if not users[operand.op]}
+        self.changes += dead
         if dead and self._order is not None:  # nobody else waited for them
             self._order = [op for op in self._order if op in users]
         return dead
@@ -360,15 +356,20 @@ class Graph:
     ) -> Op:
         op = Op(len(self._made), kind, operands, types, attrs, loc)
         self._made.append(op)
-        self._order, self._all_live = None, False
+        self._changed()
         if self._linked is not None:
             self._linked.add_node(op)
             self._link(op, range(len(op.operands)))
         return op
 
+    def _changed(self) -> None:
+        self._order, self._all_live = None, False
+        self.changes += 1
+
     def _set_operands(self, op: Op, operands: Sequence[Value]) -> None:
         if self._linked is None and op is self._return:  # which comes last in any order
             op.operands = list(operands)
+            self.changes += 1
             return
         for index, value in enumerate(op.operands):
             self.nx.remove_edge(value.op, op, key=index)
@@ -378,7 +379,7 @@ class Graph:
     def _link(self, op: Op, operands: Iterable[int]) -> None:
         """Add the edges of these operands. An edge has the number of its operand for its key, so
         that one can go without a look at the others."""
-        self._order, self._all_live = None, False
+        self._changed()
         for index in operands:
             value = op.operands[index]
             self.nx.add_edge(value.op, op, key=index, operand=index, result=value.index)

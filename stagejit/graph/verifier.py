@@ -8,6 +8,7 @@ relies on exactly what is checked here.
 from __future__ import annotations
 
 import itertools
+from dataclasses import dataclass
 from typing import Any
 
 import networkx as nx
@@ -24,18 +25,56 @@ from stagejit.types import DType
 _PLAIN = (bool, int, float, str, DType, Layout, Encoding, Graph, Expr)
 
 
-def verify(graph: Graph) -> None:
-    """Raises VerificationError for the first broken invariant."""
+def verify(graph: Graph, *, changed_only: bool = False) -> None:
+    """Raises VerificationError for the first broken invariant.
+
+    changed_only: not of graphs that were verified before, and have not been changed since, by what
+        may change graphs; of a program most steps change few bodies, or nothing.
+    """
+    if changed_only and _is_as_verified(graph):
+        return
     _verify_shape_of_graph(graph)
     for op in graph.nx:
         try:
             _verify_edges(graph, op)
             _verify_types(op)
             _verify_attributes(op)
-            _verify_bodies(op)
+            _verify_bodies(op, changed_only)
         except VerificationError as fault:
             raise VerificationError(f"op {op}: {fault.what}", loc=op.loc) from fault
     _verify_effect_order(graph)
+    graph.verified = _Verified.of(graph)
+
+
+@dataclass(frozen=True, eq=False)
+class _Verified:
+    """A graph as it was verified, with the bodies in it."""
+
+    changes: int
+    inputs: tuple[object, ...]
+    bodies: tuple[tuple[Graph, object], ...]
+
+    @classmethod
+    def of(cls, graph: Graph) -> _Verified:
+        bodies = (body for op in graph.nx for body in op.definition.bodies(op))
+        inside = tuple((body, body.verified) for body in bodies)
+        return cls(graph.changes, _inputs(graph), inside)
+
+
+def _is_as_verified(graph: Graph) -> bool:
+    seen = graph.verified
+    return (
+        isinstance(seen, _Verified)
+        and seen.changes == graph.changes
+        and seen.inputs == _inputs(graph)
+        and all(body.verified is was and _is_as_verified(body) for body, was in seen.bodies)
+    )
+
+
+def _inputs(graph: Graph) -> tuple[object, ...]:
+    """What may change without a change of ops or operands."""
+    types = (value.type for value in graph.inputs)
+    return (*types, *graph.input_names, *graph.donated, *graph.bound)
 
 
 def _verify_shape_of_graph(graph: Graph) -> None:
@@ -91,9 +130,9 @@ def _is_plain(value: Any) -> bool:
     return value is None or isinstance(value, _PLAIN)
 
 
-def _verify_bodies(op: Op) -> None:
+def _verify_bodies(op: Op, changed_only: bool) -> None:
     for body in op.definition.bodies(op):
-        verify(body)
+        verify(body, changed_only=changed_only)
         for inner in body.nx:
             if inner.definition.is_left:
                 raise VerificationError(f"{body.name} has a delegated equation")

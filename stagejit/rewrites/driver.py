@@ -419,7 +419,7 @@ def _of_another_type(rule: Rule, graph: Graph, op: Op, made: Value) -> StagejitE
 def _verified(graph: Graph, step: str, own: Extension | None = None) -> None:
     """own: who is to blame for a fault."""
     try:
-        verify(graph)
+        verify(graph, changed_only=True)  # the pipeline's steps verify everything at their ends
     except VerificationError as fault:
         if own is not None:
             raise own.fault(f"left a graph that is none: {fault.what}") from fault

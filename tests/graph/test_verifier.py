@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 
 from stagejit.errors import VerificationError
+from stagejit.graph import verifier
 from stagejit.graph.ir import Graph
 from stagejit.graph.ops import build
+from stagejit.graph.parser import parse
 from stagejit.graph.verifier import verify
 from stagejit.loc import Loc
 from stagejit.types import DType, TensorType, f32, i32
@@ -115,4 +117,59 @@ def test_the_error_has_the_users_line() -> None:
     graph = small()
     wrong_type(graph)
     with pytest.raises(VerificationError, match=r"--> model.py:9"):
+        verify(graph)
+
+
+NESTED = """graph @f(%x: f32[4]) {
+  %0: f32[4] = map exp %x
+  %1: f32[4] = loop %0 carries=1 reverse=false trip=3 xs=0
+    graph @body(%c: f32[4] donated) {
+      %0: f32[4] = map exp %c
+      return %0
+    }
+  return %1
+}"""
+
+
+def nested() -> tuple[Graph, Graph]:
+    """A graph, and the body of its loop."""
+    graph = parse(NESTED)
+    (body,) = (body for op in graph for body in op.definition.bodies(op))
+    return graph, body
+
+
+def retyped_input(graph: Graph) -> None:
+    graph.inputs[0].type = TensorType(f32, (5,))
+
+
+def erased(graph: Graph) -> None:
+    """Whatever reads it has an operand that is not there."""
+    op = next(iter(graph))
+    user = next(iter(graph.nx.successors(op)))
+    graph.set_operand(user, 0, graph.inputs[0])
+    graph.erase(op)
+    user.operands = [op.result]
+
+
+@pytest.mark.parametrize("damage", [wrong_type, second_return, cycle, forgotten_name, unknown_input,
+                                    retyped_input, erased])  # fmt: skip
+@pytest.mark.parametrize("inside", [True, False])
+def test_what_has_changed_is_verified_again(
+    damage: Callable[[Graph], None], inside: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph, body = nested()
+    verify(graph, changed_only=True)
+    with monkeypatch.context() as patch:
+        patch.setattr(verifier, "_verify_types", None)  # nothing is looked at again
+        verify(graph, changed_only=True)
+    damage(body if inside else graph)
+    with pytest.raises(VerificationError):
+        verify(graph, changed_only=True)
+
+
+def test_whole_graphs_are_verified_whoever_changed_them() -> None:
+    graph, body = nested()
+    verify(graph)
+    operand_without_edge(body)  # by no method of a graph
+    with pytest.raises(VerificationError, match="differ from operands"):
         verify(graph)
