@@ -7,6 +7,7 @@ command line tests see a fresh process.
 from __future__ import annotations
 
 import gc
+import importlib.metadata
 import importlib.util
 import os
 import shutil
@@ -25,9 +26,12 @@ T = TypeVar("T")
 REPOSITORY = Path(__file__).resolve().parent.parent
 
 # Tests neither read nor fill the user's object cache; a test of the cache makes its own folder.
-# Set at import, because a test module may compile while it is collected.
-_CACHE_DIR = tempfile.mkdtemp(prefix="stagejit-tests-")
-os.environ["STAGEJIT_CACHE_DIR"] = _CACHE_DIR
+# Set at import, because a test module may compile while it is collected. Processes of pytest-xdist
+# have that of the process that started them.
+_STARTED_BY_ANOTHER = "PYTEST_XDIST_WORKER" in os.environ
+if not _STARTED_BY_ANOTHER:
+    os.environ["STAGEJIT_CACHE_DIR"] = tempfile.mkdtemp(prefix="stagejit-tests-")
+_CACHE_DIR = os.environ["STAGEJIT_CACHE_DIR"]
 os.environ["STAGEJIT_STRICT"] = "1"  # a fault of ours fails the test; without, XLA would cover it
 
 settings.register_profile(
@@ -48,6 +52,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="write the expected text of golden tests anew; then read the difference",
     )
     parser.addoption(
+        "--xla-as-shipped",
+        action="store_true",
+        help="let XLA optimize what it compiles, as it does for users; see `_XLA_FLAGS`",
+    )
+    parser.addoption(
         "--all-targets",
         action="store_true",
         help="run all cases of an emulated GPU, not some of them",
@@ -57,6 +66,20 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="try all alternatives of tests that try some of them by default (`some_of`)",
     )
+
+
+# What XLA compiles in tests is what results are compared to, and what is left to it: of either,
+# only the values matter, and most of it runs once, on few elements. Its code generators take most
+# of that time, and a quarter of it without optimizations, and without those that write MLIR. Its
+# own passes run all the same. Flags that an XLA does not know would end the process.
+_XLA_FLAGS = ["--xla_backend_optimization_level=0"]
+if importlib.metadata.version("jaxlib").startswith("0.10."):
+    _XLA_FLAGS.append("--xla_cpu_use_fusion_emitters=false")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if not config.getoption("--xla-as-shipped"):  # the last of equal flags wins
+        os.environ["XLA_FLAGS"] = " ".join([*_XLA_FLAGS, os.environ.get("XLA_FLAGS", "")])
 
 
 class SomeOf(Protocol):
@@ -86,6 +109,8 @@ def data_of_this_test(request: pytest.FixtureRequest) -> Iterator[None]:
     with RNG.inside(request.node.nodeid):
         yield
 
+
+gc.set_threshold(20_000, 20, 20)  # collections took a twentieth of the time of tests
 
 _GROWTH_NBYTES = 1 << 29
 _after_whole_collection_nbytes = 0
@@ -132,7 +157,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_unconfigure() -> None:
-    shutil.rmtree(_CACHE_DIR, ignore_errors=True)
+    if not _STARTED_BY_ANOTHER:
+        shutil.rmtree(_CACHE_DIR, ignore_errors=True)
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ is no list of exceptions; a module that needs one belongs in another layer.
 from __future__ import annotations
 
 import ast
+import functools
 import graphlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -81,8 +82,13 @@ MODULES = {module_name(path): path for path in (*FILES, *FUZZ)}
 OF_THE_PACKAGE = sorted(map(module_name, FILES))
 
 
-def imported_modules(path: Path) -> Iterator[tuple[str, int]]:
+@functools.cache
+def imported_modules(path: Path) -> tuple[tuple[str, int], ...]:
     """(module of ours, line) for every import statement in the file, resolved to the module."""
+    return tuple(_imported_modules(path))
+
+
+def _imported_modules(path: Path) -> Iterator[tuple[str, int]]:
     package = module_name(path).split(".")
     if path.name != "__init__.py":
         package = package[:-1]

@@ -6,10 +6,11 @@ a CPU's kernels is marked `native`.
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Iterator
 
 import pytest
+
+from tests.sampling import keep_some
 
 TARGETS = ("native", "cuda-emulated")
 _EVERY = 72
@@ -36,16 +37,9 @@ def on_target(request: pytest.FixtureRequest) -> Iterator[str]:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if config.getoption("--all-targets"):
-        return
-    left, kept = list[pytest.Item](), list[pytest.Item]()
-    for item in items:
-        (left if _is_left(item) else kept).append(item)
-    config.hook.pytest_deselected(items=left)
-    items[:] = kept
+    keep_some(config, items, _EVERY, _is_emulated, and_firsts=False)
 
 
-def _is_left(item: pytest.Item) -> bool:
+def _is_emulated(item: pytest.Item) -> bool:
     call = getattr(item, "callspec", None)
-    emulated = call is not None and call.params.get("on_target") == TARGETS[1]
-    return emulated and zlib.crc32(item.nodeid.encode()) % _EVERY > 0
+    return call is not None and call.params.get("on_target") == TARGETS[1]

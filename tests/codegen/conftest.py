@@ -1,4 +1,8 @@
-"""Compiles a kernel for this machine and runs it on NumPy arrays."""
+"""Compiles a kernel for this machine and runs it on NumPy arrays.
+
+All cases run with the vectors of this machine. Of those with vectors of an older one, for which the
+same generators make the same kernels of other widths, one in `_EVERY` runs by default.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +20,23 @@ from stagejit.codegen.cpu.llvm.shadow import with_shadows
 from stagejit.codegen.ir.nodes import Function
 from stagejit.codegen.target import Target
 from tests.codegen.regions import Runner
+from tests.sampling import keep_some
+
+_EVERY = 4
+_OLDER = {"avx2", "sse2"}
 
 _JIT: list[Any] = []  # one for the process; machine code must outlive its callers
 _NAMES = itertools.count()
 _GUARD_NBYTES = 512
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    keep_some(config, items, _EVERY, _is_for_older)
+
+
+def _is_for_older(item: pytest.Item) -> bool:
+    call = getattr(item, "callspec", None)
+    return call is not None and not _OLDER.isdisjoint(call.id.split("-"))
 
 
 def target_machine(target: Target) -> Any:

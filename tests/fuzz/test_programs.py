@@ -4,10 +4,10 @@ would see what it is there for.
 
 from __future__ import annotations
 
-import functools
+import itertools
 import re
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -62,14 +62,19 @@ def test_the_same_seed_is_the_same_program() -> None:
     assert len(set(texts)) == 5
 
 
-@functools.cache
-def drawn() -> list[Program]:
-    return [random_program(seed) for seed in range(400)]
+_drawn: list[Program] = []
+
+
+def drawn(most: int = 400) -> Iterator[Program]:
+    """Random programs, each made when the first test asks for it: who has seen enough stops."""
+    for seed in range(most):
+        if seed == len(_drawn):
+            _drawn.append(random_program(seed))
+        yield _drawn[seed]
 
 
 def test_programs_use_what_jax_users_write() -> None:
     """Each kind of statement comes up soon, so none is refused in every draw."""
-    text = "\n".join(program.source for program in drawn())
     wanted = """
         lax.scan lax.while_loop lax.fori_loop lax.cond lax.switch lax.map jax.vmap jax.grad jax.jvp
         jax.vjp jax.checkpoint jax.custom_jvp jax.jit jax.linearize lax.associative_scan lax.top_k
@@ -80,7 +85,12 @@ def test_programs_use_what_jax_users_write() -> None:
         .astype(jnp.complex64) jax.new_ref ordered=True NAMED pure_callback debug.callback
         segment_ cumsum optimization_barrier((v
     """
-    assert [word for word in wanted.split() if word not in text] == []
+    missing = set(wanted.split())
+    for program in drawn():
+        missing -= {word for word in missing if word in program.source}
+        if not missing:
+            return
+    assert missing == set()
 
 
 def test_programs_update_buffers_and_carry_large_ones() -> None:
@@ -96,8 +106,9 @@ def test_programs_update_buffers_and_carry_large_ones() -> None:
         resized = re.findall(r"(v\d+) = jnp\.resize\(\w+, \((?:33, 40|1100,|5, 17, 13)\)\)", source)
         loops = re.findall(r"lax\.(?:scan|fori_loop|while_loop)\(.*", source)
         large += any(re.search(rf"\b{name}\b", loop) for name in resized for loop in loops)
-    assert updated > 5
-    assert large > 4
+        if updated > 5 and large > 4:
+            return
+    pytest.fail(f"{updated} chains, {large} large carries")
 
 
 def test_programs_update_what_is_padded_or_joined() -> None:
@@ -111,21 +122,24 @@ def test_programs_update_what_is_padded_or_joined() -> None:
             if before and after:
                 moved = rf"= {after[1]}\.at\[.*\]\.\w+\((?:{made}|{after[1]})\["
                 found[how] += re.search(moved, program.source) is not None
-    assert min(found.values()) > 3
+        if min(found.values()) > 3:
+            return
+    pytest.fail(str(found))
 
 
 def test_programs_read_elements_that_lie_apart() -> None:
-    text = "\n".join(program.source for program in drawn())
-    assert len(re.findall(r"jnp\.resize\(.*\)\[.*\d\]\.transpose\(\(1, ", text)) > 10
+    apart = r"jnp\.resize\(.*\)\[.*\d\]\.transpose\(\(1, "
+    counts = (len(re.findall(apart, program.source)) for program in drawn())
+    assert any(total > 10 for total in itertools.accumulate(counts))
 
 
 def test_programs_run_with_options_that_decide_which_plan_is_made() -> None:
-    chosen = [program.options for program in drawn()]
+    chosen = [program.options for program in drawn(100)]
     assert len({options.operand_limit for options in chosen}) > 3
     assert len({options.memory_budget for options in chosen}) > 3
     assert {options.borders for options in chosen} == {"blocks", "always"}
-    assert sum(options == Options() for options in chosen) > 200
-    assert sum(options.verify for options in chosen) > 40
+    assert sum(options == Options() for options in chosen) > 50
+    assert sum(options.verify for options in chosen) > 10
 
 
 # ---------------------------------------------------------------------- the judge
