@@ -19,7 +19,8 @@ class Machine:
     side_by_side: whether workers may run several kernels, and so iterations of a loop, at once each
     with its own; of a GPU they run one kernel after the other together. turn_nbytes, turn_seconds:
     what a worker that goes along a line asks of memory at a time, and how long it waits for that;
-    0: it asks ahead.
+    0: it asks ahead. lines_ahead: lines along what it reads and writes that a core has to ask for
+    before it is there; 0: its prefetchers do.
 
     The defaults are those of a small server, for graphs that are rewritten for no machine.
     """
@@ -37,6 +38,7 @@ class Machine:
     side_by_side: bool = True
     turn_nbytes: int = 0
     turn_seconds: float = 0.0
+    lines_ahead: int = 0
 
     @property
     def rows_at_once(self) -> int:
@@ -84,6 +86,10 @@ def floor_seconds(flops: float, nbytes: float, peak_flops: float, bandwidth: flo
     faster."""
     return max(flops / peak_flops, nbytes / bandwidth)
 
+
+# Results so large come on pages that nobody has touched: allocators recycle smaller ones. They are
+# huge pages if the system has any (KERNELS.md, "Large outputs").
+FRESH_FROM_NBYTES = 32 << 20
 
 # A fork and its join cost 6 to 16 us where the workers have slept, and 0.5 to 1 us where another
 # fork ended just before, as one kernel after the other does (KERNELS.md, "Latency").

@@ -36,6 +36,10 @@ _TWO_OF_512 = frozenset({
     "znver5", "skylake-avx512", "cascadelake", "cooperlake", "icelake-server", "sapphirerapids",
     "emeraldrapids", "graniterapids", "graniterapids-d", "diamondrapids",
 })  # fmt: skip
+# Cores that have few lines on the way to their first cache, and prefetchers that bring lines no
+# further than to the second: see Note [Lines ahead] in `elements/loops.py`. Seen: the last.
+_ASK_AHEAD = frozenset({"skylake-avx512", "cooperlake", "cascadelake"})
+_LINES_AHEAD = 16  # 8 to 32 are alike
 _ONE_OF_256 = frozenset({"znver1"})
 _FOUR_PIPES = ("neoverse-v", "neoverse-512tvb", "apple-m", "cortex-x")
 
@@ -177,6 +181,7 @@ def _make(
         core_bandwidth=_CORE_BANDWIDTH,
         cache_bandwidth=_CACHE_NBYTES_A_CYCLE * clock,
         # Two thirds of what it may give: half of what loads may take, or 32 bytes a cycle.
+        lines_ahead=_LINES_AHEAD if cpu in _ASK_AHEAD else 0,
         l2_bandwidth=max(32, ports * vector_nbytes / 2) * 2 / 3 * clock,
     )
 

@@ -117,7 +117,7 @@ def changed(machine: M, name: str, numbers: dict[str, Any], loc: Loc) -> M:
         if key not in fields:
             known = ", ".join(sorted(fields))
             raise wrong(f"a machine has no number {key!r}", loc, f"give some of {known}")
-        if type(value) is not type(getattr(machine, key)) or (not value and key != "turn_nbytes"):
-            usual = getattr(machine, key)
+        usual = getattr(machine, key)
+        if type(value) is not type(usual) or (not value and usual):
             raise wrong(f"{key} is {value!r}", loc, f"give a value such as {usual!r}")
     return dataclasses.replace(machine, **{"name": name, **numbers})

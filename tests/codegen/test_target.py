@@ -107,3 +107,10 @@ def test_what_sysfs_does_not_tell(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 )
 def test_lists_of_cpus(text: str, cpus: set[int]) -> None:
     assert module._listed(text) == cpus
+
+
+@pytest.mark.parametrize(
+    ("cpu", "asks"), [("cascadelake", True), ("skylake-avx512", True), ("znver4", False)]
+)
+def test_which_cores_ask_for_lines(cpu: str, asks: bool) -> None:
+    assert bool(module._x86("some", cpu, Target.avx512().features).lines_ahead) is asks

@@ -4,6 +4,10 @@ Input: a region whose stores share a shape. Output: its kernel. The vector varia
 along which most reads and writes are contiguous; reads contiguous along another one are
 transposed in registers, a square tile at a time (KERNELS.md, "Transposes"). Invariant: each
 stored element is written once, by one item.
+
+Note [Fresh pages]: who touches a huge page first zeroes it, and two cores that do so at the same
+time both zero it. Where results come on such pages, an item is some rows of squares along all
+columns of what is stored, so that the next core is pages away; elsewhere it is some columns.
 """
 
 from __future__ import annotations
@@ -34,6 +38,7 @@ from stagejit.codegen.nest.tree import (
 )
 from stagejit.codegen.target import Target
 from stagejit.index.affine import Var
+from stagejit.machine import FRESH_FROM_NBYTES
 
 _BLOCK = 1 << 14  # elements of one item along the vector variable
 _SMALLEST_BLOCK = 1 << 12  # where cores would stay without work
@@ -95,6 +100,8 @@ class _Policy:
         self.tile = ranked.best if ranked else None
         if ranked:
             emitter.chose(ranked.choice.name, ranked.choice.reason)
+        ahead, tile = loops.ahead, self.tile
+        self.elements.ahead = ahead.along(tile, self.lanes) if ahead and tile else ahead
         self.outer = [var for var in variables if var not in (vector, self.tile, between)]
         self.stride = between.extent if between else _stores_between(loops.region)
         self.code = element_code(loops.region)
@@ -111,9 +118,21 @@ class _Policy:
         whole = -(-vector.extent // self.lanes) * self.lanes
         abreast = min(whole, self._squares_abreast(tile, vector) * self.lanes)
         columns = others * -(-vector.extent // abreast)
-        along = block_of(tile.extent, columns, _TILE_BLOCK, _SMALLEST_TILE_BLOCK, cores)
-        loops = [*outer, (vector, abreast), (tile, along)]
-        return in_items(loops, self._tiles(vector, tile), cores)
+        if self._is_fresh():
+            along = block_of(tile.extent, others, _TILE_BLOCK, _SMALLEST_TILE_BLOCK, 2 * cores)
+            inner = [(tile, along), (vector, abreast)]
+        else:
+            along = block_of(tile.extent, columns, _TILE_BLOCK, _SMALLEST_TILE_BLOCK, cores)
+            inner = [(vector, abreast), (tile, along)]
+        return in_items([*outer, *inner], self._tiles(vector, tile), cores)
+
+    def _is_fresh(self) -> bool:
+        """See Note [Fresh pages]."""
+        return any(
+            store.into.type.nbytes >= FRESH_FROM_NBYTES
+            for store, offset in zip(self.loops.region.stores, self.loops.offsets, strict=True)
+            if self.tile and offset.coeff(self.tile) > 1
+        )
 
     # ---------------------------------------------------------------- vectors
 

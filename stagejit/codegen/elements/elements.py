@@ -22,6 +22,7 @@ from functools import reduce
 import numpy as np
 
 from stagejit.codegen.closed import ClosedRegion
+from stagejit.codegen.elements.loops import Ahead
 from stagejit.codegen.elements.phases import Place, WaitingStores
 from stagejit.codegen.elements.positions import Positions, clamped, is_inside
 from stagejit.codegen.elements.register_tiles import Tile
@@ -60,6 +61,8 @@ class Elements(Positions):
         self._pulled: dict[tuple[Op, Index], Index] = {}  # what views of fixed places read
         self._squares: dict[tuple[int, ...], list[Register]] = {}  # transposed, by their rows
         self._waiting = WaitingStores(builder, 0)
+        self.ahead: Ahead | None = None
+        self._asked: set[int] = set()  # the loads whose lines were
 
     @contextmanager
     def interleaving(self, stride: int) -> Iterator[None]:
@@ -196,7 +199,7 @@ class Elements(Positions):
         if varying or coeff not in (1, -1):
             square = tile and not varying and not self.position.within
             if tile and square and uniform.coeff(tile.var) == 1:
-                return self._transposed(value, buffer, uniform, coeff, tile)
+                return self._transposed(value, memory, uniform, coeff, tile)
             if (
                 not varying
                 and (used := self.used_lanes()) is not None
@@ -212,11 +215,22 @@ class Elements(Positions):
             return self.b.gather(buffer, self._lane_offset(offset), mask=mask)
         if coeff == 1:
             aligned, at = self.alignment(buffer, memory.base, uniform), self.scalar_index(uniform)
-            return self.b.load(buffer, at, lanes, mask=mask, alignment=aligned)
+            loaded = self.b.load(buffer, at, lanes, mask=mask, alignment=aligned)
+            if mask is None and loaded.id not in self._asked:  # equal loads are one
+                self._asked.add(loaded.id)
+                self._ask(value, offset + memory.base, buffer, at)
+            return loaded
         if mask is not None:
             mask = self._reversed(mask)
         first = uniform - (lanes - 1)
         return self._reversed(self.b.load(buffer, self.scalar_index(first), lanes, mask=mask))
+
+    def _ask(self, value: Value, form: Affine, buffer: Buffer, at: Register) -> None:
+        """Asks for the line that a read at this place will need some steps later, if it is to."""
+        ahead = self.ahead
+        if ahead and (value, form) in ahead.reads:
+            further = at + ahead.steps * form.coeff(ahead.var)
+            self.b.prefetch(buffer, further, locality=2 if ahead.far else 3)
 
     def alignment(self, buffer: Buffer, base: int, uniform: Affine) -> int:
         """Bytes of which the place of a vector is a multiple; 0: of an element's."""
@@ -279,9 +293,9 @@ class Elements(Positions):
         return max(0, min(lanes, int(limit) - int(first)))
 
     def _transposed(
-        self, value: Value, buffer: Buffer, uniform: Affine, coeff: int, tile: Tile
+        self, value: Value, memory: Memory, uniform: Affine, coeff: int, tile: Tile
     ) -> Register:
-        lanes = self.position.lanes
+        lanes, buffer = self.position.lanes, memory.buffer
 
         def rows() -> list[Register]:
             mask = None if tile.count == lanes else self.b.active(tile.count, lanes)
@@ -291,6 +305,8 @@ class Elements(Positions):
                     self.b.load(buffer, first + coeff * r, lanes, mask=mask)
                     for r in range(tile.lanes_used)
                 ]
+                for r in range(tile.lanes_used):
+                    self._ask(value, uniform + memory.base, buffer, first + coeff * r)
             return transpose_registers(self.b, columns, lanes)
 
         return tile.row(self.b, (value, uniform), buffer.elem.with_lanes(lanes), rows)
@@ -303,9 +319,11 @@ class Elements(Positions):
         offset: Affine,
         *,
         nontemporal: bool = False,
+        ahead: int = 0,
     ) -> None:
         """Write `register` at element `offset` of the array at `memory`; a scalar where the offset
-        varies per lane is splatted. nontemporal: lanes are neighbours, see `Loops.in_streams`."""
+        varies per lane is splatted. nontemporal: lanes are neighbours, see `Loops.in_streams`.
+        ahead: so many elements further lies the line that is asked for, if any."""
         coeff, uniform, varying = self.split(offset - memory.base)
         lanes, mask = self.position.lanes, self.position.mask
         if dtype.kind == "bool":
@@ -333,6 +351,8 @@ class Elements(Positions):
             uniform = uniform - (lanes - 1)
         at, buffer = self.scalar_index(uniform), memory.buffer
         aligned = self.alignment(buffer, memory.base, uniform) if coeff == 1 else 0
+        if ahead and coeff == 1 and mask is None:
+            self.b.prefetch(buffer, at + ahead, write=True)
         if nontemporal:
             aligned = register.type.lanes * buffer.elem.bits // 8
         self.b.store(register, buffer, at, mask=mask, alignment=aligned, nontemporal=nontemporal)
@@ -359,5 +379,7 @@ class Stores:
         for register, (number, index) in zip(registers, places, strict=True):
             store, memory = stores[number], self.memory[number]
             streams = store in self.streamed and elements.position.mask is None
-            at = elements.with_starts(store, index, self.offsets[number])
-            elements.store(register, store.value.type.dtype, memory, at, nontemporal=streams)
+            offset, ask = self.offsets[number], elements.ahead
+            asks = ask.steps * offset.coeff(ask.var) if ask and store in ask.stores else 0
+            at, dtype = elements.with_starts(store, index, offset), store.value.type.dtype
+            elements.store(register, dtype, memory, at, nontemporal=streams, ahead=asks)

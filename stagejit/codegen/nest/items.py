@@ -25,11 +25,13 @@ _WORTH_SHARING = 10e-6  # seconds of one core; to wake another one takes 6 to 16
 WIDEST_PANEL, NARROWEST_PANEL = 512, 128
 
 
-def panel_width(variables: Sequence[Var], vector: Var, lanes: int, cores: int) -> int:
-    """How many elements along the lanes one item takes, in whole vectors, if it takes one of the
-    other variables."""
+def panel_width(
+    variables: Sequence[Var], vector: Var, lanes: int, cores: int, least: int = NARROWEST_PANEL
+) -> int:
+    """How many elements along the lanes one item takes, in whole vectors and at least so many, if
+    it takes one of the other variables."""
     extent, others = vector.extent, math.prod(v.extent for v in variables if v is not vector)
-    width = max(-(-extent // _pieces(-(-extent // WIDEST_PANEL), others, cores)), NARROWEST_PANEL)
+    width = max(-(-extent // _pieces(-(-extent // WIDEST_PANEL), others, cores)), least)
     return min(-(-width // lanes), -(-extent // lanes)) * lanes
 
 

@@ -92,6 +92,7 @@ class RowPolicy(ABC):
     def __init__(self, nest: RowNest, emitter: Emitter, memory: Sequence[Memory]) -> None:
         self.nest, self.emitter = nest, emitter
         self.elements, self.b = emitter.elements, emitter.b
+        self.elements.ahead = nest.ahead
         self.store = Stores(nest.region, self.elements, memory, nest.offsets, nest.streamed).write
         self.results: dict[Value, Register] = {}
         self.column = self.b.const(0)  # of the rows that advance together, where the loops stand

@@ -50,6 +50,7 @@ class ScanPolicy:
     def __init__(self, nest: Loops, emitter: Emitter, memory: Sequence[Memory]) -> None:
         self.nest, self.emitter, self.elements = nest, emitter, emitter.elements
         before, self.axis, after = nest.groups
+        self.elements.ahead = nest.ahead
         self.kept = (*before, *after)
         self.b, self.op = emitter.b, nest.region.anchor_op
         self.reducer = Reducer(self.op.attrs["fn"], self.op.result.type.dtype)

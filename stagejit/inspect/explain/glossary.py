@@ -35,7 +35,8 @@ CHOICES: dict[str, str] = {
     "vector": "the loop whose neighbouring elements are the lanes of a vector; its cost is memory "
     "operations an element",
     "stream": "whether stores go around the caches: they do where results are too large to stay "
-    "there until somebody reads them",
+    "there until somebody reads them; on cores that do not see ahead, which reads and stores ask "
+    "for lines before it is their turn",
     "row": "the code of the innermost loop: straight or turning, how its last vector is cut off",
     "rows": "how the rows of a reduction lie to the vectors, and how often the kernel passes over "
     "them; on a GPU, which threads share a row",

@@ -27,6 +27,7 @@ from typing import Any, assert_never
 
 import numpy as np
 
+from stagejit.machine import FRESH_FROM_NBYTES
 from stagejit.runtime.cpu import foreign, interpreter, support
 from stagejit.runtime.cpu.checks import BEHIND_NOTE, words_of
 from stagejit.runtime.cpu.frame import HEADER
@@ -244,7 +245,7 @@ class _Encoder:
             result = BufferRef("result", number)
             if number in aliased:
                 made += self._step(Copy(result, BufferRef("arg", aliased[number]), nbytes), 0)
-            elif nbytes >= support.ADVISE_FROM_NBYTES:
+            elif nbytes >= FRESH_FROM_NBYTES:
                 made += self._made("advise", [result], [nbytes])
         return made
 

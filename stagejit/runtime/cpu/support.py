@@ -41,8 +41,6 @@ from stagejit.runtime.objects.linker import libc_address
 from stagejit.runtime.objects.object_cache import ObjectCache
 
 JOB_NBYTES = 48
-# glibc recycles smaller blocks, whose pages are then already there (KERNELS.md, "Large outputs").
-ADVISE_FROM_NBYTES = 32 * 1024 * 1024
 _SPINS_BEFORE_YIELD = 4096
 
 _LIBC = ("aligned_alloc", "free", "sched_yield", "memcpy", "memset", "strlen", "madvise")

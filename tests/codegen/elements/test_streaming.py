@@ -1,4 +1,4 @@
-"""Streamed stores: which they are, and that their values arrive."""
+"""Streamed stores, and lines that are asked for ahead: which they are, and that values arrive."""
 
 from __future__ import annotations
 
@@ -25,7 +25,13 @@ def array(*shape: int) -> np.ndarray[Any, np.dtype[Any]]:
 @pytest.fixture
 def runner(compile_kernel: Any) -> Runner:
     """A machine without a last-level cache."""
-    return Runner(compile_kernel, replace(Target.host(), l3_nbytes=0))
+    return Runner(compile_kernel, replace(Target.host(), l3_nbytes=0, lines_ahead=0))
+
+
+@pytest.fixture
+def asking(compile_kernel: Any) -> Runner:
+    """A machine whose cores ask for lines, with small second caches."""
+    return Runner(compile_kernel, replace(Target.host(), lines_ahead=16, l2_nbytes=1 << 10))
 
 
 def streams(kernel: Kernel) -> bool:
@@ -56,13 +62,72 @@ def test_whole_lines_are_streamed(runner: Runner, name: str) -> None:
 
 
 def test_dont_stream_what_the_cache_keeps(compile_kernel: Any) -> None:
-    kernel = Runner(compile_kernel, Target.host()).check(lambda x: x * 2, array(7, 64))
+    target = replace(Target.host(), lines_ahead=0)
+    kernel = Runner(compile_kernel, target).check(lambda x: x * 2, array(7, 64))
     assert not streams(kernel)
 
 
 def test_dont_stream_small_results_of_large_reads(compile_kernel: Any) -> None:
-    target = replace(Target.host(), l3_nbytes=7 * 64 * 4)
+    target = replace(Target.host(), l3_nbytes=7 * 64 * 4, lines_ahead=0)
     kernel = Runner(compile_kernel, target).check(
         lambda x, i: x[i, :] * 2, array(700, 64), np.array([3], np.int32)
     )
     assert not streams(kernel)
+
+
+# ------------------------------------------------------------------ lines ahead
+
+
+def asked(kernel: Kernel) -> tuple[int, int]:
+    """Lines that a kernel's code asks for: of reads, and of stores."""
+    ops = [op for op in kernel.function.walk() if op.opcode == "prefetch"]
+    writes = sum(op.attrs["write"] for op in ops)
+    return len(ops) - writes, writes
+
+
+ASKED: dict[str, tuple[Callable[..., Any], tuple[int, ...], tuple[int, int]]] = {
+    "map": (lambda x: x * 2, (64 * 64,), (1, 1)),
+    "masked end": (lambda x: x * 2, (64 * 64 + 5,), (1, 1)),
+    "reads side by side": (lambda x: x[1:-1] + x[2:] + x[:-2], (64 * 64,), (1, 1)),
+    "equal reads": (lambda x: x * 2 + x, (64 * 64,), (1, 1)),
+    "backwards": (lambda x: x[::-1] * 2, (64 * 64,), (0, 1)),
+    "softmax-like rows": (lambda x: x / x.max(1, keepdims=True), (5, 320), (0, 1)),
+    "cumulative": (lambda x: lax.cumsum(x, 1), (5, 320), (1, 1)),
+}
+
+
+@pytest.mark.parametrize("name", ASKED)
+def test_lines_are_asked_for(asking: Runner, name: str) -> None:
+    fn, shape, expected = ASKED[name]
+    kernel = asking.check(fn, array(*shape), rtol=1e-4)
+    assert asked(kernel) == expected
+    assert not streams(kernel)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_all_is_right_where_lines_are_asked_for(asking: Runner, name: str) -> None:
+    fn, shape, _ = CASES[name]
+    kernel = asking.check(fn, array(*shape), rtol=1e-4)
+    assert not streams(kernel)
+
+
+def test_squares_ask_for_the_rows_that_come_next(asking: Runner) -> None:
+    kernel = asking.check(lambda x: x.T + x, array(64, 64))
+    assert all(asked(kernel))
+    assert {op.attrs["locality"] for op in kernel.function.walk() if op.opcode == "prefetch"} > {2}
+
+
+def test_dont_ask_for_what_the_second_caches_keep(compile_kernel: Any) -> None:
+    target = replace(Target.host(), lines_ahead=16)
+    kernel = Runner(compile_kernel, target).check(lambda x: x * 2, array(7, 64))
+    assert asked(kernel) == (0, 0)
+
+
+def test_dont_ask_for_small_arrays_beside_large_ones(asking: Runner) -> None:
+    kernel = asking.check(lambda x, y: x * y, array(64, 192), array(192))
+    assert asked(kernel) == (1, 1)
+
+
+def test_dont_ask_for_rows_that_are_not_known(asking: Runner) -> None:
+    kernel = asking.check(lambda x, i: x[i] * 2, array(64, 192), np.arange(64, dtype=np.int32))
+    assert asked(kernel) == (0, 1)

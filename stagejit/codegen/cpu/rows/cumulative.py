@@ -19,7 +19,12 @@ from stagejit.codegen.costs import region_seconds
 from stagejit.codegen.elements.loops import Loops
 from stagejit.codegen.ir.nodes import Value as Register
 from stagejit.codegen.kernel import Kernel
-from stagejit.codegen.nest.items import in_items, panel_in_words, panel_width
+from stagejit.codegen.nest.items import (
+    NARROWEST_PANEL,
+    in_items,
+    panel_in_words,
+    panel_width,
+)
 from stagejit.codegen.nest.kernels import kernel_of
 from stagejit.codegen.nest.tree import At, Cell, Chunk, Do, Loop, Node, Parallel, serial, vectors
 from stagejit.codegen.reducers import Accumulator, Panel
@@ -68,8 +73,12 @@ class _Policy(ScanPolicy):
         if vector is None or along:
             return in_items([(var, 1) for var in self.kept], self._line(), self.nest.target.cores)
         outer = [(var, 1) for var in self.kept if var is not vector]
-        width = panel_width(self.kept, vector, self.nest.lanes, self.nest.target.cores)
-        self.emitter.chose("panel", panel_in_words(vector, width, self.nest.target.cores))
+        ahead, cores = self.nest.ahead, self.nest.target.cores
+        least = NARROWEST_PANEL
+        if ahead and self.axis:  # the rows that come next; longer pieces of them, on fewer pages
+            self.elements.ahead, least = ahead.along(self.axis[-1], _ROWS_AT_ONCE), 2 * least
+        width = panel_width(self.kept, vector, self.nest.lanes, cores, least)
+        self.emitter.chose("panel", panel_in_words(vector, width, cores))
         panels = [Panel.of(self.b, self.reducer, "running", width)]
         if self.in_runs and rows >= _RUN_ROWS:
             panels.append(Panel.of(self.b, self.reducer, "before", width))

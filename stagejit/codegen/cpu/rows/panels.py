@@ -30,6 +30,8 @@ class PanelLoops(VectorPolicy):
 
     def __init__(self, nest: VectorNest, emitter: Emitter, memory: Sequence[Memory]) -> None:
         super().__init__(nest, emitter, memory)
+        if nest.ahead:
+            self.elements.ahead = nest.ahead.along(nest.reduced[-1], _ROWS_AT_ONCE)
         reduces = [op for stage in nest.stages for op in stage]
         self._runs: Runs = [(var, []) for var in nest.reduced]
         if any(has_rounding(reducer_of(op)) for op in reduces):

@@ -51,7 +51,7 @@ def _tree(nest: VectorNest, emitter: Emitter, memory: Sequence[Memory]) -> Paral
 
 
 def _plan(rows: RowNest, target: Target) -> VectorNest:
-    loops = _with_vectors(rows, target).in_streams()
+    loops = _with_vectors(rows, target).in_streams(reads=False)
     nest = VectorNest(**vars(loops), straight=_straight(loops, target))
     return nest if nest.straight else keeping(nest, target.l2_nbytes // 2)
 
