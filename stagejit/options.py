@@ -141,7 +141,8 @@ class Options:
     log_compiles: the logger "stagejit" tells of each compilation, and what changed since the most
         similar one before.
     verify: run every stage's verifier, and bounds checks inside kernels.
-    check_nans: look at the results of each dispatch, inside of loops and branches too; the first in
+    check_nans: look at the results of each dispatch, inside of loops and branches too, and of
+        equations that are left to XLA; the first in
         which a float is NaN ends the call with an error that says which dispatch, which kinds of
         ops and which line of yours made it, and which arguments were NaN before. What is in place
         otherwise, or in memory that others had before, then has memory of its own. For the CPU.

@@ -14,7 +14,8 @@ from jax.extend.core import Literal
 
 from stagejit.graph.ir import Value
 from stagejit.options import Options
-from stagejit.runtime.cpu.loader import LoadedProgram
+from stagejit.runtime.cpu.loader import LoadedProgram, load_program
+from stagejit.runtime.cpu.passing_on import passing_on
 from stagejit.runtime.left_bodies import BODIES
 from stagejit.runtime.marks import enclose
 from stagejit.runtime.sites import site_of
@@ -49,7 +50,7 @@ class _Staging:
         left: Sequence[Any],
         copies: Mapping[str, LoadedProgram],
     ) -> None:
-        self.left, self.copies = left, copies
+        self.left, self.copies, self.checks = left, copies, passing_on(schedule, options)
         self.schedule, self.graph = schedule, schedule.graph
         self.programs, self.options = programs, options
         self.buffers: dict[str, Buffer] = {b.name: b for b in schedule.plan.buffers}
@@ -70,6 +71,7 @@ class _Staging:
                 self._run(segment)
             else:
                 self._delegation(segment)
+                self._look(segment)
         outputs = [
             self._as_type(name, value.type)
             for name, value in zip(self.schedule.outputs, self.graph.outputs, strict=True)
@@ -124,6 +126,14 @@ class _Staging:
             self._define(name, type) for name, type in zip(run.results, types, strict=True)
         )
         self.items.append(NativeCall(self.programs[run], operands, results, types))
+
+    def _look(self, part: Delegation) -> None:
+        """At values that pass by our programs: they go through one that gives them on."""
+        if part in self.checks:
+            names, program = self.checks[part]
+            operands, types = zip(*(self.latest[name] for name in names), strict=True)
+            results = tuple(map(self._define, names, types))
+            self.items.append(NativeCall(load_program(program, {}), operands, results, types))
 
     def _delegation(self, delegation: Delegation) -> None:
         op = delegation.step.region.anchor

@@ -3,12 +3,13 @@
 Input: a run, its schedule. Output: steps before the first dispatch and after each, and texts.
 Invariants: the first dispatch whose results have a NaN ends the program; what is NaN in arguments
 and weights is no error by itself, but the first line of one. Each error has two texts, the second
-one for where there is such a line. A `fill` writes what the program says, so that
-is not looked at.
+one for where there is such a line. A `fill` writes what the program says, so that is looked at only
+where it goes out. What no dispatch reads or writes is left to `passing_on.py`.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
@@ -25,11 +26,18 @@ from stagejit.schedule.plan import Access, Buffer
 from stagejit.schedule.schedule import Delegation, Run, Schedule, Step
 
 
+def name_of(schedule: Schedule) -> str:
+    """What programs of a schedule are called."""
+    return re.sub(r"\W", "_", schedule.plan.name) or "f"
+
+
 class Checking:
     """The checks of one run. texts: what they say, by their number, which is counted from 1."""
 
     def __init__(self, schedule: Schedule, options: Options) -> None:
         self.schedule, self.options, self.texts = schedule, options, list[str]()
+        self.name = name_of(schedule)
+        self.outputs = frozenset(schedule.outputs)
         self.what = "NaN or infinity" if options.check_infs else "NaN"
         if not options.check_nans:
             self.what = "infinity or NaN"
@@ -57,14 +65,16 @@ class Checking:
     def _given(
         self, buffer: Buffer, scope: Scope, left: Mapping[str, Delegation]
     ) -> Iterable[HostStep]:
-        made = self._check(_whole(buffer), buffer, scope)
+        made = self._check(whole(buffer), buffer, scope)
         if buffer.name in left:
-            step = left[buffer.name].step
-            path = f"@{step.dispatch.name}"
-            yield self._said(made, *self._made_by(step, path, f"made {self.what}, in XLA"))
+            yield self.said(made, *self.of_xla(left[buffer.name]))
         elif buffer.kind in ("argument", "weight", "constant"):
             note = f"{self.what} came in by {buffer.kind} `{buffer.name}`, which has it already"
-            yield replace(self._said(made, note), is_note=True)
+            yield replace(self.said(made, note), is_note=True)
+
+    def of_xla(self, part: Delegation) -> tuple[str, ...]:
+        """What is said of an equation that is left to XLA."""
+        return self._made_by(part.step, f"@{part.step.dispatch.name}", f"made {self.what}, in XLA")
 
     def _left_to_xla(self) -> dict[str, Delegation]:
         """By buffer, the equation that wrote it."""
@@ -77,21 +87,36 @@ class Checking:
         """What looks at the results of a dispatch."""
         if step.dispatch.kind == "fill":
             return []
+        done = "copied" if step.dispatch.kind == "copy" else "made"
+        return self._looks(step, step.dispatch.writes, scope, f"{done} the first")
+
+    def end(self, run: Run, scope: Scope) -> list[HostStep]:
+        """What was filled and goes out: whatever else is written there was looked at."""
         found: list[HostStep] = []
-        for access in step.dispatch.writes:
+        for step in run.steps:
+            if step.dispatch.kind == "fill":
+                out = [each for each in step.dispatch.writes if each.buffer in self.outputs]
+                found += self._looks(step, out, scope, "filled in")
+        return found
+
+    def _looks(
+        self, step: Step, writes: Iterable[Access], scope: Scope, done: str
+    ) -> list[HostStep]:
+        found: list[HostStep] = []
+        for access in writes:
             buffer = scope.schedule.plan.buffer(access.buffer)
             if is_checked(buffer.dtype) and access.nbytes:
                 path = f"@{scope.path}{step.dispatch.name}"
-                done = "copied" if step.dispatch.kind == "copy" else "made"
-                texts = self._made_by(step, path, f"{done} the first {self.what}, in {access}")
-                found.append(self._said(self._check(access, buffer, scope), *texts))
+                texts = self._made_by(step, path, f"{done} {self.what}, in {access}")
+                found.append(self.said(self._check(access, buffer, scope), *texts))
         return found
 
     def _check(self, access: Access, buffer: Buffer, scope: Scope) -> Check:
         infs = self.options.check_infs
         return check_of(access, buffer, scope.place(buffer.name), infs=infs)
 
-    def _said(self, check: Check, *texts: str) -> Check:
+    def said(self, check: Check, *texts: str) -> Check:
+        """The check with what it says: an error's text, and that behind a note; or a note's."""
         self.texts += texts
         return replace(check, said=len(self.texts) - len(texts) + 1)
 
@@ -129,5 +154,5 @@ def _read(step: Step) -> str:
     return ", ".join(names) or "constants"
 
 
-def _whole(buffer: Buffer) -> Access:
+def whole(buffer: Buffer) -> Access:
     return Access.of(buffer, Box.whole(buffer.shape))

@@ -7,7 +7,6 @@ that of the plan.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
@@ -19,7 +18,7 @@ from stagejit.errors import InternalError
 from stagejit.options import Options
 from stagejit.runtime import program as host
 from stagejit.runtime import program_steps
-from stagejit.runtime.cpu.checking import Checking
+from stagejit.runtime.cpu.checking import Checking, name_of
 from stagejit.runtime.hosting.scopes import Scope, moved, places_of_run
 from stagejit.runtime.hosting.steps import Hosting
 from stagejit.runtime.launching import grain_of, launching
@@ -53,7 +52,7 @@ class _Hosting(Hosting[host.Step]):
     ) -> None:
         self.run, self.kernels, self.target, self.options = run, kernels, target, options
         self.schedule = schedule
-        self.name = re.sub(r"\W", "_", schedule.plan.name) or "f"
+        self.name = name_of(schedule)
         self.faults: list[str] = []
         self.sites = Sites()
         self.checking = Checking(schedule, options) if options.checks else None
@@ -63,7 +62,7 @@ class _Hosting(Hosting[host.Step]):
         scope = Scope(self.schedule, dict(places_of_run(run, buffers.values())))
         steps = self.steps(run, scope)
         if self.checking is not None:
-            steps = (*self.checking.begin(run, scope), *steps)
+            steps = (*self.checking.begin(run, scope), *steps, *self.checking.end(run, scope))
         return HostProgram(
             self.name,
             steps,

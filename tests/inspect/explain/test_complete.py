@@ -206,6 +206,10 @@ def check(value: Any, kind: Any, path: str) -> None:
     elif origin is dict:
         for name, each in value.items():
             check(each, args[1], f"{path}.{name}")
+    elif origin in (typing.Union, types.UnionType) and typing.is_typeddict(args[0]):
+        assert args[1:] == (types.NoneType,)
+        if value is not None:
+            check(value, args[0], path)
     elif origin in (typing.Union, types.UnionType):
         described = [each for each in args if typing.is_typeddict(each)]
         if described and isinstance(value, dict):

@@ -244,11 +244,85 @@ def test_infinities() -> None:
     assert "made the first" in error_of(jnp.log, -jnp.ones(40), options=infs)
 
 
-def test_a_constant_that_is_nan_is_no_error_until_it_is_used() -> None:
+def test_a_constant_that_is_nan_is_no_error_until_it_is_used_or_goes_out() -> None:
     def f(x: Any) -> Any:
-        return jnp.full((4,), jnp.nan), x
+        return jnp.full((4,), jnp.nan).at[:].set(x), x
 
     assert error_of(f, jnp.ones(4)) == ""
+
+
+def _minus_two(x: Any) -> Any:
+    return np.where(x < 2, np.float32("nan"), x)
+
+
+def called_back(x: Any) -> Any:
+    shape = jax.ShapeDtypeStruct(x.shape, x.dtype)
+    return jax.pure_callback(_minus_two, shape, x)  # a callback
+
+
+def summed(x: Any) -> Any:
+    return jax.pure_callback(lambda v: np.float32(np.nansum(v)), jnp.float32(0), x)
+
+
+# What is NaN in a result, or on the way to one, without a dispatch that computes it; `x` is 1
+# everywhere, or 7, where nothing is NaN.
+PASSING_BY: dict[str, Callable[[Any], Any]] = {
+    "the last callback": lambda x: (jnp.sin(x), called_back(x)),
+    "nothing but a callback": called_back,
+    "a callback for a callback": lambda x: summed(called_back(x)),
+    "a callback, twice": lambda x: (called_back(x), called_back(x), x * 2),
+    "a callback that is read, too": lambda x: (y := called_back(x), jnp.sin(y)),
+    "of doubles": lambda x: called_back(x).astype(jnp.float16),
+    "in a loop": lambda x: lax.scan(lambda c, t: (c, called_back(c) * 0 + t), x, x)[1],
+}
+
+
+@pytest.mark.parametrize("name", PASSING_BY)
+def test_what_no_dispatch_stores_is_seen_with_its_line(name: str) -> None:
+    one = jnp.ones(4)
+    text = error_of(PASSING_BY[name], one)
+    assert "NaN" in first_line(text)
+    assert "made" in first_line(text)
+    assert line_of(text, "a callback")
+    assert error_of(PASSING_BY[name], 7 * one) == ""
+    wanted = stagejit.jit(PASSING_BY[name])(7 * one)
+    found = stagejit.jit(PASSING_BY[name], options=CHECKED)(7 * one)
+    jax.tree.map(np.testing.assert_array_equal, found, wanted)
+
+
+def test_results_that_are_constants_or_arguments_are_seen() -> None:
+    one, nan = jnp.ones(4), jnp.full(4, jnp.nan)
+    filled = error_of(lambda x: (x, jnp.full(3, jnp.nan)), one)  # filled
+    assert "filled in NaN, in r1[0:3]" in first_line(filled)
+    assert line_of(filled, "filled")
+    stored = error_of(lambda x: (x, np.array([1, np.nan], np.float32)), one)
+    assert "NaN came in by constant `c0`" in first_line(stored)
+    computed = error_of(lambda x: (x, jnp.log(jnp.arange(3.0) - 1)), one)  # computed before
+    assert "NaN came in by constant `c0`" in first_line(computed)
+    assert line_of(computed, "computed before")
+    for f in (lambda x, y: x, lambda x, y: (x, x, jnp.sin(y)), lambda x, y: x.reshape(2, 2)):
+        given = error_of(f, nan, one)
+        assert "NaN came in by argument `x`" in first_line(given)
+        assert error_of(f, one, one) == ""
+    donated = stagejit.jit(lambda x: (x, jnp.sin(x)), options=CHECKED, donate_argnums=0)
+    with pytest.raises((ValueError, jax.errors.JaxRuntimeError), match="came in by argument"):
+        jax.block_until_ready(donated(jnp.full(4, jnp.nan)))
+
+
+def test_what_is_no_float_passes_by() -> None:
+    def f(key: Any, x: Any) -> Any:
+        return key, jax.pure_callback(np.sign, jax.ShapeDtypeStruct(x.shape, x.dtype), x)
+
+    key, x = jax.random.key(0), jnp.arange(4)
+    found = stagejit.jit(f, options=CHECKED)(key, x)
+    np.testing.assert_array_equal(found[1], [0, 1, 1, 1])
+
+
+def test_programs_without_checks_have_none_for_xla() -> None:
+    made = stagejit.jit(PASSING_BY["the last callback"]).lower(jnp.ones(4)).compilation
+    checked = stagejit.jit(PASSING_BY["the last callback"], options=CHECKED).lower(jnp.ones(4))
+    assert len(checked.compilation.run_until("load").staged.items) == 3
+    assert len(made.run_until("load").staged.items) == 2
 
 
 def test_programs_without_it_have_no_checks() -> None:
