@@ -72,7 +72,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 # only the values matter, and most of it runs once, on few elements. Its code generators take most
 # of that time, and a quarter of it without optimizations, and without those that write MLIR. Its
 # own passes run all the same. Flags that an XLA does not know would end the process.
-_XLA_FLAGS = ["--xla_backend_optimization_level=0"]
+_XLA_FLAGS = ["--xla_backend_optimization_level=0", "--xla_cpu_parallel_codegen_split_count=1"]
 if importlib.metadata.version("jaxlib").startswith("0.10."):
     _XLA_FLAGS.append("--xla_cpu_use_fusion_emitters=false")
 

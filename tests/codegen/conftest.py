@@ -1,7 +1,8 @@
 """Compiles a kernel for this machine and runs it on NumPy arrays.
 
-All cases run with the vectors of this machine. Of those with vectors of an older one, for which the
-same generators make the same kernels of other widths, one in `_EVERY` runs by default.
+By default, tests of many shapes run every second of them with the vectors of this machine, and one
+in `_EVERY_OF_OLDER` with those of an older one, for which the same generators make the same kernels
+of other widths.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import itertools
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import llvmlite.binding as llvm
@@ -22,8 +24,10 @@ from stagejit.codegen.target import Target
 from tests.codegen.regions import Runner
 from tests.sampling import keep_some
 
-_EVERY = 4
+_HERE = Path(__file__).parent
+_EVERY_OF_OLDER = 6
 _OLDER = {"avx2", "sse2"}
+_FEW = 16
 
 _JIT: list[Any] = []  # one for the process; machine code must outlive its callers
 _NAMES = itertools.count()
@@ -31,12 +35,14 @@ _GUARD_NBYTES = 512
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    keep_some(config, items, _EVERY, _is_for_older)
+    keep_some(config, items, _EVERY_OF_OLDER, lambda item: not _OLDER.isdisjoint(_ids(item)))
+    keep_some(config, items, 2, lambda item: "host" in _ids(item), few=_FEW)
 
 
-def _is_for_older(item: pytest.Item) -> bool:
+def _ids(item: pytest.Item) -> list[str]:
+    """Those of its parameters, where it is a case of this folder."""
     call = getattr(item, "callspec", None)
-    return call is not None and not _OLDER.isdisjoint(call.id.split("-"))
+    return call.id.split("-") if call is not None and _HERE in item.path.parents else []
 
 
 def target_machine(target: Target) -> Any:

@@ -1,0 +1,60 @@
+"""Samples of cases: the same in each run, others with another seed, all of them on demand."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.sampling import keep_some
+
+CASES = [f"tests/a.py::test_{name}[{k}]" for name in ("few", "many") for k in range(200)]
+OTHER = "tests/a.py::test_without_parameters"
+
+
+@dataclass(frozen=True)
+class Item:
+    nodeid: str
+
+
+def kept(every: bool = False, **how: Any) -> list[str]:
+    left: list[Any] = []
+    hook = SimpleNamespace(pytest_deselected=lambda items: left.extend(items))
+    config: Any = SimpleNamespace(getoption=lambda name: every, hook=hook)
+    items: list[Any] = [Item(nodeid) for nodeid in (*CASES[100:], OTHER)]
+    before = [item.nodeid for item in items]
+    keep_some(config, items, 4, lambda item: "[" in item.nodeid, **how)
+    found = [item.nodeid for item in items]
+    assert sorted(found + [item.nodeid for item in left]) == sorted(before)
+    return found
+
+
+def test_one_in_so_many_is_kept() -> None:
+    found = kept()
+    assert found == kept()
+    assert 50 < len(found) < 110
+    assert OTHER in found
+
+
+def test_the_first_of_each_function_is_kept() -> None:
+    assert {CASES[100], CASES[200]} <= set(kept())
+    assert len(kept(and_firsts=False)) in range(len(kept()) - 2, len(kept()) + 1)
+
+
+def test_functions_of_few_cases_keep_all() -> None:
+    found = kept(few=100)
+    assert [name for name in found if "few" in name] == CASES[100:200]
+    assert sum("many" in name for name in found) < 100
+
+
+def test_another_seed_draws_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = kept(and_firsts=False)
+    monkeypatch.setenv("STAGEJIT_TEST_SEED", "7")
+    both = set(first) & set(kept(and_firsts=False)) - {OTHER}
+    assert len(both) < len(first) / 2
+
+
+def test_all_are_kept_on_demand() -> None:
+    assert kept(every=True) == [*CASES[100:], OTHER]
