@@ -11,7 +11,7 @@ import contextlib
 import ctypes
 import functools
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
 import jax
@@ -63,15 +63,45 @@ def hide_frames(file: str) -> None:
 
 @functools.lru_cache(maxsize=4096)
 def _innermost(traceback: Any) -> Loc:
+    return next(_lines_of(traceback), UNKNOWN)
+
+
+def _lines_of(traceback: Any) -> Iterator[Loc]:
+    """The user's, those that were called first."""
     for frame in source_info_util.user_frames(traceback):
         if not is_ours(frame.file_name):
-            return Loc(
+            yield Loc(
                 frame.file_name,
                 frame.start_line,
                 frame.start_column,
                 frame.function_name.rpartition(".")[2],
+                traceback,
             )
-    return UNKNOWN
+
+
+def callers_of(loc: Loc) -> tuple[Loc, ...]:
+    """The lines from which a line was called, the nearest first.
+
+    What is inside of a nested jit was traced at its first call, whose lines JAX knows; at others
+    the lines of that call stand for those, from the function on that both are in.
+    """
+    own = () if loc.source is None else tuple(_lines_of(loc.source))
+    if not loc.call:
+        return own[1:]
+    called = (loc.call, *callers_of(loc.call))
+    common = 0
+    while common < min(len(own), len(called)) and own[-1 - common] == called[-1 - common]:
+        common += 1
+    inner, outer = own[: len(own) - common], called[: len(called) - common]
+    if inner and outer and _function(inner[-1]) == _function(outer[-1]):
+        inner = inner[:-1]
+    if not inner:  # it is the line of the call
+        return called[1:]
+    return (*inner[1:], *called) if outer else own[1:]
+
+
+def _function(loc: Loc) -> tuple[str, str]:
+    return loc.file, loc.function
 
 
 def type_of(aval: Any) -> TensorType:

@@ -14,6 +14,7 @@ from typing import Any
 from stagejit.codegen.cuda.device import Device
 from stagejit.graph.ir import Op
 from stagejit.inspect.explain import Explanation
+from stagejit.inspect.explain.call_sites import with_calls
 from stagejit.inspect.explain.collect import facts_of
 from stagejit.inspect.explain.edges import edges_of
 from stagejit.inspect.explain.notes import Facts, Inside
@@ -99,11 +100,13 @@ def facts_of_compilation(c: Compilation) -> Facts:
     edges = edges_of(c.schedule, c.whereabouts)
     return replace(
         made,
+        dispatches=tuple(with_calls(made.dispatches, edges.homes)),
         decisions=decisions,
         inside=tuple(_inside(c)),
         between=edges.between,
         waits=edges.waits,
         homes=edges.homes,
+        compile_times=c.compile_times,
     )
 
 

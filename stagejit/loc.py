@@ -8,17 +8,29 @@ of every graph carries one.
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 
 @dataclass(frozen=True)
 class Loc:
-    """A line of the user's source; `line` is 1-based, 0 where unknown."""
+    """A line of the user's source; `line` is 1-based, 0 where unknown.
+
+    source, call: what `compat.callers_of` finds out who called the line from: what JAX keeps of
+    where an equation was made, and the line of the call that the equation is inside of. Lines are
+    equal, whoever called them.
+    """
 
     file: str = ""
     line: int = 0
     column: int = 0
     function: str = ""
+    source: object = field(default=None, compare=False, repr=False)
+    call: Loc | None = field(default=None, compare=False, repr=False)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """What keeps one, in a pickle or as a copy, keeps nothing of JAX's."""
+        return Loc, (self.file, self.line, self.column, self.function)
 
     def __bool__(self) -> bool:
         return bool(self.file)

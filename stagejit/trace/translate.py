@@ -9,6 +9,7 @@ effects, which keep their order through tokens.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -170,6 +171,8 @@ class _Tracer:
 
         for equation in jaxpr.eqns:
             loc = call if self.is_ours else loc_of(equation) or call
+            if call and loc is not call:
+                loc = replace(loc, call=call)
             self.emit.loc = loc
             operands = [read(atom) for atom in equation.invars]
             if equation.primitive is weight_p:

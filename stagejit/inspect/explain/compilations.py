@@ -7,7 +7,8 @@ that was compiled once, for a call like the one in question.
 from __future__ import annotations
 
 from stagejit.inspect.explain.schema import CompilationData, CompilationsData
-from stagejit.numbers import counted
+from stagejit.numbers import counted, seconds_text
+from stagejit.runtime.compile_times import CompileTimes
 from stagejit.runtime.history import Compiled, Past
 
 _MOST_LINES = 8
@@ -32,6 +33,14 @@ def headline_of(past: Past) -> str:
         return f"{said}, also for a call like this one"
     why = f": {'; '.join(past.causes)}" if past.causes else ""
     return f"{said}; a call like this one is compiled anew{why}"
+
+
+def steps_of(times: CompileTimes) -> str:
+    """How long the steps of a compilation took: which are worth a look."""
+    steps = sorted(times.seconds_by_step.items(), key=lambda step: -step[1])
+    most = [f"{name} {seconds_text(took)}" for name, took in steps if took >= times.seconds / 100]
+    made = "" if "load" in times.seconds_by_step else ", without making machine code"
+    return f"compiled in {seconds_text(times.seconds)}{made}: {', '.join(most)}"
 
 
 def rows_of(past: Past) -> list[tuple[int, str, str, str]]:

@@ -50,6 +50,7 @@ def data_of(facts: Facts) -> ProgramData:
             for each in facts.inside
         ],
         "glossary": glossary_of(facts),
+        "compile_seconds": dict(facts.compile_times.seconds_by_step) if facts.compile_times else {},
     }
 
 
@@ -102,6 +103,7 @@ def _dispatch(note: Launched) -> DispatchData:
         "times": note.times,
         "seconds": note.seconds,
         "also": list(map(str, note.also)),
+        "calls": list(note.calls),
     }
 
 

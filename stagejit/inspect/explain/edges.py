@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from stagejit.compat import callers_of
 from stagejit.decisions import path_inside
 from stagejit.dispatch.forming.apart import Reason
 from stagejit.dispatch.naming import Names, described, names_of, renamed
@@ -17,6 +18,7 @@ from stagejit.dispatch.regions import Region
 from stagejit.dispatch.whereabouts import Whereabouts
 from stagejit.graph.ir import Graph, Value
 from stagejit.inspect.explain.notes import Because, Between, Home
+from stagejit.loc import Loc
 from stagejit.schedule.hazards import Conflict, hazard_graph
 from stagejit.schedule.schedule import Run, Schedule, Step
 
@@ -121,4 +123,6 @@ def _homes(path: str, where: Whereabouts, names: Names) -> Iterator[Home]:
             dispatches = tuple(f"{path}{region.name}" for region in inside[op])
             known = op.definition
             computes = not (known.is_constant or known.is_view or known.is_splat)
-            yield Home(names.get(op, ""), described(op, {}), dispatches, computes, op.loc)
+            name, what = names.get(op, ""), described(op, {})
+            callers = tuple(Loc(loc.file, loc.line) for loc in callers_of(op.loc))
+            yield Home(name, what, dispatches, computes, op.loc, callers)

@@ -26,11 +26,12 @@ class Explanation(Facts):
 
     def as_text(self, *, kernels: bool = False, collapse: bool = True) -> str:
         """One block for each source line: the line, then its notes: after `>` the dispatches that
-        it became, `!` what is left to XLA, `~` what each call packs, `+` applied and `-` declined
-        rewrites, `=` what is written where. What has no line stands last.
+        it became, `!` what is left to XLA, `~` what each call packs, `|` why two dispatches of
+        which one reads what the other one makes are two, `+` applied and `-` declined rewrites,
+        `=` what is written where. What has no line stands last.
 
-        kernels: also after `*` what was chosen for each kernel, and modelled times: they depend on
-            the machine.
+        kernels: also after `*` what was chosen for each kernel, modelled times, and how long the
+            steps of the compilation took: they depend on the machine.
         collapse: what is alike is said once, and how often ("x 12").
         """
         return text_of(self, kernels=kernels, collapse=collapse)

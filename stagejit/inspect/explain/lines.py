@@ -98,8 +98,9 @@ def source_of(loc: Loc) -> str:
 
 def shape_of(note: Note) -> tuple[object, ...]:
     """What notes that are alike have in common. Of other lines that are named, the line. What is
-    read does not matter where the same reader is kept apart for the same reason."""
-    own = {"loc", *(("first", "what") if isinstance(note, Between) else ())}
+    read does not matter where the same reader is kept apart for the same reason, nor who called a
+    line."""
+    own = {"loc", "calls", *(("first", "what") if isinstance(note, Between) else ())}
     return (
         type(note),
         *(_shape(getattr(note, field.name)) for field in fields(note) if field.name not in own),

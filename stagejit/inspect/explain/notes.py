@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from stagejit.decisions import Decision
 from stagejit.inspect.explain.what_if import Worth
 from stagejit.loc import UNKNOWN, Loc
+from stagejit.runtime.compile_times import CompileTimes
 from stagejit.runtime.history import Past
 from stagejit.schedule.memory.peak import Peak
 
@@ -28,7 +29,8 @@ class Launched:
     seconds: modelled, of one run, of a loop or a branch with all that is inside; None where nobody
     knows: for what others compute, and loops that only the call knows the turns of. call_seconds:
     of all its runs in a call (of one where only the call knows), without what is inside of a loop
-    or a branch. also: further lines whose ops it evaluates.
+    or a branch. also: further lines whose ops it evaluates. calls: of a line that is called from
+    several lines, those whose ops it evaluates: "train.py:18".
     """
 
     dispatch: str
@@ -42,6 +44,7 @@ class Launched:
     call_seconds: float | None = None
     loc: Loc = UNKNOWN
     also: tuple[Loc, ...] = ()
+    calls: tuple[str, ...] = ()
 
     @property
     def is_copy(self) -> bool:
@@ -145,13 +148,15 @@ class Between:
 @dataclass(frozen=True)
 class Home:
     """Which dispatches evaluate an op. op: its name in the text of the graph; what: it does;
-    computes: is more than a constant, or a view of something."""
+    computes: is more than a constant, or a view of something. callers: the lines from which its own
+    was called, the nearest first."""
 
     op: str
     what: str
     dispatches: tuple[str, ...]
     computes: bool
     loc: Loc = UNKNOWN
+    callers: tuple[Loc, ...] = ()
 
 
 Note = Launched | PartOf | Left | Packed | Between | Decision | Placement | Chosen
@@ -179,7 +184,8 @@ class Facts:
     symbolic. seconds: modelled, of a call; None without kernels.
     inside: of loops and branches that XLA runs. past: what the function was compiled for.
     between: each two dispatches of which one reads what the other one makes; waits: those of which
-    one waits for the other one for another reason; homes: where each op is.
+    one waits for the other one for another reason; homes: where each op is. compile_times: of the
+    steps that ran so that this could be said.
     """
 
     name: str
@@ -201,6 +207,7 @@ class Facts:
     peak: Peak | None = None
     seconds: float | None = field(default=None, compare=False)
     past: Past | None = field(default=None, compare=False)
+    compile_times: CompileTimes | None = field(default=None, compare=False)
     what_if: tuple[Worth, ...] = field(default=(), compare=False)
 
     @property

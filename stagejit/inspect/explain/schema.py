@@ -17,7 +17,8 @@ Size = int | str
 
 class DispatchData(TypedDict):
     """name: behind those of the loops and branches around it. times: how often a call runs it; None
-    where only the call knows. also: further lines ("file:line") whose ops it evaluates."""
+    where only the call knows. also: further lines ("file:line") whose ops it evaluates. calls:
+    where its line is called from several lines, those of them that it is for."""
 
     name: str
     kind: str
@@ -28,6 +29,7 @@ class DispatchData(TypedDict):
     times: int | None
     seconds: float | None
     also: list[str]
+    calls: list[str]
 
 
 class DelegatedData(TypedDict):
@@ -176,7 +178,7 @@ class InsideData(TypedDict):
 class ProgramData(TypedDict):
     """left_to_xla: why JAX runs the call without stagejit; empty where it does not, and there is
     nothing else where it does. peak: None where sizes are symbolic. glossary: what each name means
-    that occurs."""
+    that occurs. compile_seconds: measured, by step."""
 
     name: str
     target: str
@@ -186,6 +188,7 @@ class ProgramData(TypedDict):
     lines: list[LineData]
     inside: list[InsideData]
     glossary: dict[str, str]
+    compile_seconds: dict[str, float]
 
 
 class CompilationData(TypedDict):

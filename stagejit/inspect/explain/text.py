@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from stagejit.inspect.explain import what_if
-from stagejit.inspect.explain.compilations import lines_of
+from stagejit.inspect.explain.compilations import lines_of, steps_of
 from stagejit.inspect.explain.lines import Item, blocks_of
 from stagejit.inspect.explain.notes import Between, Facts, Launched
-from stagejit.inspect.explain.wording import between_of, moot_of, said_of, sign_of
+from stagejit.inspect.explain.wording import between_of, calls_of, moot_of, said_of, sign_of
 from stagejit.numbers import counted, nbytes_text, seconds_text
 
 _MOST_NAMES = 6  # of those that an item stands for
@@ -23,6 +23,8 @@ def text_of(facts: Facts, *, kernels: bool, collapse: bool) -> str:
     if facts.left_to_xla:
         return "\n".join([f"{facts.name}: {without_us(facts)}", *lines_of(facts.past)])
     lines = [f"{facts.name}: {summary_of(facts, kernels=kernels)}", *lines_of(facts.past)]
+    if kernels and facts.compile_times is not None:
+        lines.append(steps_of(facts.compile_times))
     lines += what_if.lines_of(facts.what_if)
     for block in blocks_of(facts.notes(kernels=kernels), collapse=collapse):
         source = f"    {block.source}" if block.source else ""
@@ -72,7 +74,7 @@ def _log(facts: Facts) -> Iterator[str]:
 def _line(item: Item, kernels: bool) -> str:
     if item.is_moot:
         return f"+ {moot_of(item)}"
-    said = f"{sign_of(item.first)} {said_of(item.first, kernels=kernels)}"
+    said = f"{sign_of(item.first)} {said_of(item.first, kernels=kernels)}{calls_of(item)}"
     if item.count == 1:
         return said
     readers = {note.second if isinstance(note, Between) else "" for note in item.notes}

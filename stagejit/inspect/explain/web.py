@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 
 from stagejit.decisions import Decision
 from stagejit.inspect.explain import what_if
-from stagejit.inspect.explain.compilations import headline_of, rows_of
+from stagejit.inspect.explain.compilations import headline_of, rows_of, steps_of
 from stagejit.inspect.explain.glossary import glossary_of, meaning_of
 from stagejit.inspect.explain.lines import Block, Item, blocks_of
 from stagejit.inspect.explain.notes import (
@@ -24,7 +24,7 @@ from stagejit.inspect.explain.notes import (
     PartOf,
 )
 from stagejit.inspect.explain.text import summary_of, without_us
-from stagejit.inspect.explain.wording import moot_of, ops_text, packing_of, work_of
+from stagejit.inspect.explain.wording import calls_of, moot_of, ops_text, packing_of, work_of
 from stagejit.inspect.page import Markup, Section, element, fragment, item, joined, page, table
 from stagejit.numbers import counted, nbytes_text, number_text, seconds_text
 
@@ -58,6 +58,8 @@ def _sections(facts: Facts) -> Iterator[Section | Markup]:
     if past is not None and past.compiled:
         body = table(("", "compiled", "at", "took"), rows_of(past), numbers={0, 3})
         yield Section("compilations", body, headline_of(past), not past.is_known)
+    if facts.compile_times is not None:
+        yield Section("compile times", element("p", steps_of(facts.compile_times)), is_open=False)
     known = glossary_of(facts)
     if known:
         rows = [(element("code", name), meaning) for name, meaning in known.items()]
@@ -143,7 +145,7 @@ def _work(each: Item) -> tuple[object, ...]:
     note = each.first
     assert isinstance(note, Launched)
     return (
-        joined([element("code", f"@{note.dispatch}"), _more(each)]),
+        joined([element("code", f"@{note.dispatch}"), calls_of(each), _more(each)]),
         _named(note),
         ops_text(note.ops),
         number_text(note.flops) if note.flops else "",

@@ -23,6 +23,7 @@ from stagejit.inspect.explain.notes import (
 from stagejit.numbers import counted, flops_text, nbytes_text, number_text, seconds_text
 
 _MOST_OPS = 8  # that stand one by one
+_MOST_CALLS = 4  # of a helper function
 
 
 def work_of(note: Launched) -> str:
@@ -53,6 +54,15 @@ def packing_of(note: Packed) -> str:
 def between_of(note: Between, firsts: Iterable[str]) -> str:
     """Why those are no one dispatch with the one that reads what they make."""
     return f"{' and '.join(firsts)} to @{note.second}: {note.reasons[0]}"
+
+
+def calls_of(item: Item) -> str:
+    """Where the line of dispatches was called from, where that differs."""
+    found = dict.fromkeys(
+        call for note in item.notes if isinstance(note, Launched) for call in note.calls
+    )
+    calls = [*found][:_MOST_CALLS] + ["..."] * (len(found) > _MOST_CALLS)
+    return f", from {' and from '.join(calls)}" if calls else ""
 
 
 def moot_of(item: Item) -> str:

@@ -16,7 +16,9 @@ import pytest
 from jax.experimental.layout import Format, Layout
 
 import stagejit
+from stagejit.inspect.explain.compilations import steps_of
 from stagejit.options import Options
+from stagejit.runtime.compile_times import CompileTimes
 from stagejit.runtime.history import KEPT, Compiled, Past
 
 X8, X9 = np.ones(8, np.float32), np.ones(9, np.float32)
@@ -207,3 +209,19 @@ def test_the_text_says_it_where_there_is_something_to_say() -> None:
     assert data["count"] == 2
     assert data["known"]
     assert data["entries"][1]["causes"] == ["x changed from f32[8] to f32[9]"]
+
+
+def test_compile_times_are_told_with_what_depends_on_the_machine() -> None:
+    explanation = stagejit.jit(jnp.sinh).explain(np.ones((4, 4), np.float32))
+    (line,) = (
+        each for each in explanation.as_text(kernels=True).splitlines() if "compiled in" in each
+    )
+    assert ", without making machine code: " in line
+    assert "compiled in" not in str(explanation)
+    assert "compiled in" in explanation.as_html()
+    assert {"trace", "form", "codegen"} < explanation.as_json()["compile_seconds"].keys()
+
+
+def test_the_steps_that_took_long_come_first() -> None:
+    times = CompileTimes("f", {"trace": 0.5, "form": 1.0, "place": 0.001, "load": 0.25})
+    assert steps_of(times) == "compiled in 1.75 s: form 1 s, trace 500 ms, load 250 ms"
