@@ -1,14 +1,21 @@
 """Interleaved timing of several calls in one process.
 
 Input: functions that do one call and wait for its result. Output: `Timing` for each, in the same
-order. Invariant: every round times every contender once, in alternating order, so that a
-disturbance of the machine or a change of its clock meets all of them alike.
+order. Invariant: every round gives every contender one turn, in random order, so that a disturbance
+of the machine or a change of its clock meets all of them alike.
+
+Note [Turns]: programs are called again and again by those who use them, and then find in the caches
+what their last call has left there. Contenders that alternate call by call find what another one
+has left: with weights of some MB each evicts those of the others. So a turn is several calls in a
+row, of which the first one is not timed. What is larger than the caches comes from memory in each
+call, as before.
 """
 
 from __future__ import annotations
 
 import gc
 import math
+import random
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -17,7 +24,8 @@ from dataclasses import dataclass
 Call = Callable[[], object]
 Clock = Callable[[], float]
 
-MIN_ROUNDS, MAX_ROUNDS = 5, 1000
+MIN_ROUNDS, MAX_ROUNDS = 2, 400
+SAMPLES_A_TURN = 3
 _MIN_SAMPLE_SECONDS = 200e-6  # below it a sample repeats the call, to drown the clock's own cost
 _WARMUP_CALLS = 2
 
@@ -38,15 +46,19 @@ def interleave(
     """Times the calls against each other for about `seconds`, at least MIN_ROUNDS rounds."""
     repeats = [_repeats(call, clock) for call in calls]
     samples: list[list[float]] = [[] for _ in calls]
-    order = list(range(len(calls)))
+    order, rounds = list(range(len(calls))), 0
+    shuffle = random.Random(0).shuffle
     deadline = clock() + seconds
     collecting = gc.isenabled()
     gc.disable()
     try:
-        while len(samples[0]) < MIN_ROUNDS or (clock() < deadline and len(samples[0]) < MAX_ROUNDS):
+        while rounds < MIN_ROUNDS or (clock() < deadline and rounds < MAX_ROUNDS):
+            shuffle(order)
             for index in order:
-                samples[index].append(_sample(calls[index], repeats[index], clock))
-            order.reverse()
+                calls[index]()
+                turn = range(SAMPLES_A_TURN)
+                samples[index] += [_sample(calls[index], repeats[index], clock) for _ in turn]
+            rounds += 1
     finally:
         if collecting:
             gc.enable()

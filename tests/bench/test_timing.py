@@ -35,32 +35,56 @@ def test_medians_are_those_of_the_calls() -> None:
     assert fast.median == pytest.approx(0.01)
     assert slow.median == pytest.approx(0.03)
     assert fast.spread == pytest.approx(0.0, abs=1e-9)
-    assert fast.samples == slow.samples == 25
+    assert fast.samples == slow.samples == 21
 
 
-def test_rounds_alternate_their_order() -> None:
-    clock = FakeClock()
-    timing.interleave([clock.costing("a", 1.0), clock.costing("b", 1.0)], seconds=0.0, clock=clock)
-    assert "".join(clock.log[-10:]) == "abbaabbaab"
+def test_a_turn_is_several_calls_in_a_row_in_each_round() -> None:
+    clock, calls = FakeClock(), []
+    for name in "abc":
+        calls.append(clock.costing(name, 1.0))
+    timing.interleave(calls, seconds=200.0, clock=clock)
+    each = 1 + timing.SAMPLES_A_TURN
+    timed = "".join(clock.log[len("abc") * (2 + 3) :])  # after those that warm up
+    rounds = [timed[at : at + 3 * each] for at in range(0, len(timed), 3 * each)]
+    orders = [found[::each] for found in rounds]
+    assert rounds == ["".join(x * each for x in order) for order in orders]
+    assert {"".join(sorted(order)) for order in orders} == {"abc"}
+    assert len(set(orders)) > 3
+
+
+def test_the_first_call_of_a_turn_is_not_timed() -> None:
+    """What another one has evicted comes back in it."""
+    clock, last = FakeClock(), ""
+
+    def cached(name: str) -> Callable[[], None]:
+        def call() -> None:
+            nonlocal last
+            clock.now += 1.0 if last == name else 3.0
+            last = name
+
+        return call
+
+    first, second = timing.interleave([cached("a"), cached("b")], seconds=50.0, clock=clock)
+    assert (first.median, first.spread) == (second.median, second.spread) == (1.0, 0.0)
 
 
 def test_at_least_the_minimum_of_rounds_is_run() -> None:
     clock = FakeClock()
     (only,) = timing.interleave([clock.costing("a", 10.0)], seconds=0.5, clock=clock)
-    assert only.samples == timing.MIN_ROUNDS
+    assert only.samples == timing.MIN_ROUNDS * timing.SAMPLES_A_TURN
 
 
 def test_never_more_than_the_maximum_of_rounds() -> None:
     clock = FakeClock()
     (only,) = timing.interleave([clock.costing("a", 1e-3)], seconds=1e9, clock=clock)
-    assert only.samples == timing.MAX_ROUNDS
+    assert only.samples == timing.MAX_ROUNDS * timing.SAMPLES_A_TURN
 
 
 def test_short_calls_are_repeated_within_a_sample() -> None:
     clock = FakeClock()
     (only,) = timing.interleave([clock.costing("a", 10e-6)], seconds=0.0, clock=clock)
     assert only.median == pytest.approx(10e-6)
-    assert len(clock.log) >= 20 * timing.MIN_ROUNDS
+    assert len(clock.log) >= 20 * timing.MIN_ROUNDS * timing.SAMPLES_A_TURN
 
 
 def test_spread_is_the_interquartile_range_over_the_median() -> None:

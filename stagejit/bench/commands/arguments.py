@@ -16,7 +16,7 @@ _PIPE_WIDTH = 140  # columns of a table that no terminal limits
 
 Names = Annotated[list[str] | None, typer.Argument(help="Workloads; a prefix is enough.")]
 JsonFile = Annotated[Path | None, typer.Option("--json", help="Write everything measured here.")]
-Against = Annotated[str, typer.Option(help="Contenders, separated by commas: jax, eager.")]
+Against = Annotated[str, typer.Option(help="Contenders, separated by commas: jax, eager, unbound.")]
 UserFile = Annotated[
     Path | None,
     typer.Option("--file", help='A Python file with BENCH = {"name": (function, args)}.'),
