@@ -13,6 +13,7 @@ nothing, see `objects/object_cache.py`; so a damaged one is made anew.
 from __future__ import annotations
 
 import hashlib
+import math
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -22,7 +23,7 @@ import numpy as np
 from jax.interpreters import mlir
 
 from stagejit.compat import constant_array, physical_aval, type_of
-from stagejit.errors import UnsupportedOpError
+from stagejit.errors import OptionsError, UnsupportedOpError
 from stagejit.extension import Extension
 from stagejit.index.layout import Layout
 from stagejit.locks import new_lock
@@ -89,10 +90,13 @@ class BoundWeights:
 
     def evaluated(self, new: Mapping[Weight, Any]) -> list[Array]:
         """What the program would read if some weights were these arrays."""
-        return [
+        arrays = [
             self._result(source, new) if isinstance(source, Made) else _memory(_array(source, new))
             for source in (*self._sources, *self._measures.values())
         ]
+        for made, error in zip(self._measures.values(), arrays[len(self._sources) :], strict=True):
+            _require_numbers(made, float(error))
+        return arrays
 
     def _result(self, made: Made, new: Mapping[Weight, Any]) -> Array:
         """From memory, from disk, or made now."""
@@ -145,6 +149,18 @@ class BoundWeights:
     def named_arrays(self) -> list[tuple[Source, Array]]:
         """What the program reads now."""
         return list(zip(self._sources, self.table.arrays, strict=False))
+
+
+def _require_numbers(made: Made, error: float) -> None:
+    """error: see `rewrites/weights/forms.py`."""
+    form = next((weight.form for weight in made.weights if weight.form), None)
+    if form in ("int8", "int4") and not math.isfinite(error):
+        names = ", ".join(weight.name for weight in made.weights)
+        raise OptionsError(
+            f"what products read of {names} has an Inf or a NaN, and is stored as {form}, which has"
+            " neither",
+            next_step="give weights of finite numbers, or bind without weights=",
+        )
 
 
 def arrays_of(weights: BoundWeights | None) -> list[Array]:

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
+import numpy as np
 from jax.extend.core import Primitive
 
 from stagejit.compat import remembered_weakly, type_of
@@ -104,6 +105,12 @@ class Weight:
             "gone: programs keep what is made of it",
             next_step="keep the arrays that you bind, or call update() with them first",
         )
+
+    @property
+    def is_finite(self) -> bool:
+        """Whether the array, of floats, has neither Inf nor NaN: all are read, nothing is copied."""
+        array = np.asarray(self.array)
+        return not array.size or bool(np.isfinite(array.min()) and np.isfinite(array.max()))
 
     @property
     def is_held(self) -> bool:

@@ -28,6 +28,8 @@ from stagejit.types import TensorType, f32
 NAME = "store-weights"
 
 FEWEST_ELEMENTS = 1024
+_TINY = 1e-30
+_NO_NUMBERS = "it has an Inf or a NaN, which integers have not"
 
 
 def store_weights(log: Log) -> None:
@@ -76,6 +78,8 @@ def _store(log: Log, op: Op, stored: dict[Value, Stored], first_id: int) -> None
             continue
         weight = graph.weights.get(value)
         reason = (weight and weight.kept) or _why_not(graph, op, at, form, first_id)
+        if not reason and not all(_has_numbers(graph.weights[w], form) for w in behind):
+            reason = _NO_NUMBERS
         if reason:
             log.decline(NAME, op, reason)
             if weight is not None:  # nor in any other program
@@ -122,6 +126,14 @@ def _why_not(graph: Graph, op: Op, at: int, form: str, first_id: int) -> str:
     if not all(_only_products_read(graph, weight, first_id) for weight in behind):
         return OTHERS
     return ""
+
+
+def _has_numbers(weight: Weight, form: str) -> bool:
+    """Whether the form can hold what the weight is now. What it becomes, and what is computed of
+    several, is looked at when it is made, see `runtime/bound.py`."""
+    if form != "bf16" and not weight.kept and not weight.axes and not weight.is_finite:
+        weight.kept = _NO_NUMBERS
+    return weight.kept != _NO_NUMBERS
 
 
 def _only_products_read(graph: Graph, value: Value, first_id: int) -> bool:
@@ -182,19 +194,25 @@ def _axes_of(op: Op, at: int) -> tuple[tuple[int, ...], int | None]:
 
 
 def _error(graph: Graph, value: Value, stored: Stored) -> tuple[Graph, list[Weight]]:
-    """|restored - w| / |w| in the Frobenius norm, as a graph, and the weights that it is of."""
+    """|restored - w| / |w| in the Frobenius norm, as a graph, and the weights that it is of. It is
+    NaN where, and only where, an element of one of the two is no finite number."""
     restored = stored.restored(graph)
     behind = [w for w in graph.weights if w in (weights_behind(graph, value) or ())]
     made = Graph("error")
     known = {w: made.add_input(f"w{at}", w.type) for at, w in enumerate(behind)}
     known |= cloned(made, [value, restored], known)
-    lost = mapped(made, "sub", known[restored], known[value])
     everything = tuple(range(value.type.rank))
+    largest = mapped(made, "abs", known[value])
+    largest = build(made, "reduce", [largest], fn="max", axes=everything)
+    largest = mapped(made, "max", largest, filled(made, _TINY, largest.type))
+    wide = build(made, "fill", [largest], shape=value.shape)  # no square is too large, or all 0
+    lost, given = (mapped(made, "div", known[x], wide) for x in (restored, value))
+    lost = mapped(made, "sub", lost, given)
     squares = [
         build(made, "reduce", [mapped(made, "mul", x, x)], fn="add", axes=everything)
-        for x in (lost, known[value])
+        for x in (lost, given)
     ]
-    whole = mapped(made, "max", squares[1], filled(made, 1e-30, TensorType(f32, ())))
+    whole = mapped(made, "max", squares[1], filled(made, _TINY, TensorType(f32, ())))
     made.set_outputs([mapped(made, "sqrt", mapped(made, "div", squares[0], whole))])
     return made, [graph.weights[w] for w in behind]
 

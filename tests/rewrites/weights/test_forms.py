@@ -177,3 +177,70 @@ def test_any_product_reads_what_another_wants_in_panels(other: str, form: Any) -
     both = (near, y) if at == 0 else (y, near)
     np.testing.assert_allclose(found[0], x @ near, atol=1e-4)
     np.testing.assert_allclose(found[1], np.einsum(other, *both), rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("form", ["int8", "int4"])
+@pytest.mark.parametrize("number", [np.inf, -np.inf, np.nan])
+def test_a_weight_with_an_inf_or_a_nan_stays_as_it_is(
+    number: float, form: Any, turned: bool
+) -> None:
+    w, x = array(48, 64) if turned else array(64, 48), array(5, 64, seed=1)
+    w[7, 9] = number
+
+    def f(w: Any, x: Any) -> Any:
+        return x @ (w.T if turned else w)
+
+    bound = stagejit.bind(f, w, weights=form)
+    np.testing.assert_allclose(bound(x), f(w, x), rtol=1e-5, atol=1e-5)
+    said = [d for d in bound.plan(x).decisions if d.rewrite == "store-weights"]
+    reason = "it has an Inf or a NaN, which integers have not"
+    assert [(d.applied, d.reason) for d in said] == [(False, reason)]
+    bound.update(np.ones_like(w))  # every program reads what the first one does
+    np.testing.assert_allclose(
+        jax.grad(lambda x: bound(x).sum())(jnp.asarray(x)), 48 * np.ones(x.shape)
+    )
+    assert bound.weight_error == {}
+
+
+def test_a_weight_with_an_inf_is_one_in_bf16() -> None:
+    w, x = array(64, 48), array(5, 64, seed=1)
+    w[7, 9] = np.inf
+    bound = stagejit.bind(lambda w, x: x @ w, w, weights="bf16")
+    assert_near(bound(x)[:, :9], x @ rounded(w, "bf16", (0,))[:, :9])
+    np.testing.assert_array_equal(bound(x)[:, 9], (x @ w)[:, 9])
+    assert list(bound.weight_error) == ["params"]
+
+
+@pytest.mark.parametrize("form", ["int8", "int4"])
+def test_an_update_with_a_nan_is_refused_and_changes_nothing(form: Any) -> None:
+    w, x = array(64, 48), array(5, 64, seed=1)
+    bound = stagejit.bind(lambda p, x: x @ p["w"], {"w": w}, weights=form)
+    before, other = bound(x), w.copy()
+    other[1, 2] = np.nan
+    message = rf"of params\['w'\] has an Inf or a NaN, and is stored as {form}"
+    with pytest.raises(stagejit.StagejitError, match=message):
+        bound.update({"w": other})
+    np.testing.assert_array_equal(bound(x), before)
+    bound.update({"w": 2 * w})
+    np.testing.assert_allclose(bound(x), 2 * before, rtol=1e-5)
+
+
+def test_what_is_computed_of_finite_weights_may_be_too_large() -> None:
+    params = {"w": array(64, 48), "scale": np.full(48, 1e30, np.float32)}
+    bound = stagejit.bind(lambda p, x: x @ (p["w"] * p["scale"] ** 2), params, weights="int8")
+    with pytest.raises(stagejit.StagejitError, match="has an Inf or a NaN, and is stored as int8"):
+        bound(array(5, 64, seed=1))
+
+
+@pytest.mark.parametrize("factor", [1e-44, 1e-30, 1e25, 1e38])
+def test_errors_of_weights_of_any_size_are_known(factor: float) -> None:
+    w = np.clip(array(64, 48), -3, 3) * np.float32(factor)
+    bound = stagejit.bind(lambda w, x: x @ w, w, weights="int8")
+    bound(array(5, 64, seed=1))
+    (error,) = bound.weight_error.values()
+    if factor > 1e-37:
+        known = rounded(w, "int8", (0,)).astype(np.float64)
+        wanted = np.linalg.norm(known - w) / np.linalg.norm(w.astype(np.float64))
+        np.testing.assert_allclose(error, wanted, rtol=1e-3)
+    assert np.isfinite(error)
