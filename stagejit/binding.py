@@ -56,8 +56,9 @@ def bind(
     options: as of `stagejit.jit`.
     weights: how products read matrices of f32: "bf16", or "int8" or "int4" with a scale for each
         output channel. Kernels widen them; sums stay f32. See `Bound.weight_error`. A weight that
-        others than products read, too, stays as it is, and so does one with an Inf or a NaN, which
-        integers have not: OptionsError where an update gives one to a program that has integers.
+        others than products read, too, stays as it is, but for who picks rows of it, as an
+        embedding does: that reads the same numbers. One with an Inf or a NaN, which integers have
+        not, stays, too: OptionsError where an update gives one to a program that has integers.
     budget_ms: what is computed once takes at most so long, by estimate.
     budget_nbytes: it has, with the weights that are read as they are, at most so many bytes; by
         default 1.2 times those of all weights.

@@ -186,6 +186,12 @@ class TensorType:
         return hash((self.dtype.name, self.shape))
 
     @property
+    def of_slice(self) -> TensorType:
+        """Of a slice of axis 0, where that is."""
+        encoding = None if self.encoding is None else self.encoding.of_slice
+        return TensorType(self.dtype, self.shape[1:], self.layout.of_slice, encoding)
+
+    @property
     def rank(self) -> int:
         return len(self.shape)
 

@@ -73,20 +73,44 @@ def decode(
     values are written into the cache at `position`, and all up to it are read.
 
     caches: (layers, 2, heads, tokens, d); token: (1, heads * d). Gives caches and token."""
+    state = caches, token
+    for number, weights in enumerate(params):
+        state = _layer(state, weights, jnp.int32(number), position, heads)
+    return state
+
+
+def decode_scanned(
+    params: Any, caches: jax.Array, token: jax.Array, position: jax.Array, heads: int = 12
+) -> tuple[jax.Array, jax.Array]:
+    """The same as a scan over layers. params: each of a layer's arrays, stacked."""
+
+    def layer(state: tuple[jax.Array, jax.Array], x: Any) -> tuple[Any, None]:
+        weights, number = x
+        return _layer(state, weights, number, position, heads), None
+
+    xs = params, jnp.arange(caches.shape[0], dtype=jnp.int32)
+    state: tuple[jax.Array, jax.Array] = jax.lax.scan(layer, (caches, token), xs)[0]
+    return state
+
+
+def _layer(
+    state: tuple[jax.Array, jax.Array], weights: Any, number: jax.Array, position: jax.Array,
+    heads: int,
+) -> tuple[jax.Array, jax.Array]:  # fmt: skip
+    (caches, token), (wqkv, wo, w1, w2, g1, g2) = state, weights
     width = token.shape[-1]
     seen = jnp.arange(caches.shape[3]) <= position
     zero = jnp.zeros_like(position)
-    for number, (wqkv, wo, w1, w2, g1, g2) in enumerate(params):
-        q, k, v = jnp.split(_rows(token) * g1 @ wqkv, 3, -1)
-        new = jnp.stack([k, v]).reshape(1, 2, heads, 1, -1)
-        corner = (zero + number, zero, zero, position, zero)
-        caches = jax.lax.dynamic_update_slice(caches, new, corner)
-        keys, values = caches[number]
-        scores = jnp.einsum("hd,htd->ht", q.reshape(heads, -1), keys) * (width // heads) ** -0.5
-        scores = jax.nn.softmax(jnp.where(seen, scores, -1e30), -1)
-        attended = jnp.einsum("ht,htd->hd", scores, values).reshape(1, width)
-        token = token + attended @ wo
-        token = token + jax.nn.gelu(_rows(token) * g2 @ w1) @ w2
+    q, k, v = jnp.split(_rows(token) * g1 @ wqkv, 3, -1)
+    new = jnp.stack([k, v]).reshape(1, 2, heads, 1, -1)
+    corner = (number, zero, zero, position, zero)
+    caches = jax.lax.dynamic_update_slice(caches, new, corner)
+    keys, values = jax.lax.dynamic_index_in_dim(caches, number, keepdims=False)
+    scores = jnp.einsum("hd,htd->ht", q.reshape(heads, -1), keys) * (width // heads) ** -0.5
+    scores = jax.nn.softmax(jnp.where(seen, scores, -1e30), -1)
+    attended = jnp.einsum("ht,htd->hd", scores, values).reshape(1, width)
+    token = token + attended @ wo
+    token = token + jax.nn.gelu(_rows(token) * g2 @ w1) @ w2
     return caches, token
 
 
@@ -102,3 +126,8 @@ def decoder_parameters(normal: Normal, width: int = 768, layers: int = 12) -> An
          1 + normal(width, scale=0.1))
         for _ in range(layers)
     ]  # fmt: skip
+
+
+def stacked_parameters(normal: Normal, width: int = 768, layers: int = 12) -> Any:
+    """Those of `decode_scanned`."""
+    return tuple(map(np.stack, zip(*decoder_parameters(normal, width, layers), strict=True)))

@@ -438,18 +438,20 @@ _bound(
     lambda r: (bound.resnet_parameters(r), r(1, 32, 32, 3)),
     "nine convolutions with batch norm, bound to its weights",
 )
-_DECODES: tuple[tuple[Literal["f32", "bf16", "int8", "int4"], float], ...] = (
-    ("f32", NETWORK), ("int8", 5e-2),
-)  # fmt: skip
+_Form = Literal["f32", "bf16", "int8", "int4"]
+_DECODES: tuple[tuple[_Form, float], ...] = (("f32", NETWORK), ("int8", 5e-2))
+_UNROLLED = "", bound.decode, bound.decoder_parameters, ""
+_SCANNED = "_scan", bound.decode_scanned, bound.stacked_parameters, ", as a scan"
 for _form, _tolerance in _DECODES:
-    _add(
-        f"bound_decode_{_form}",
-        bound.decode,
-        lambda r: (
-            bound.decoder_parameters(r), r(12, 2, 12, 256, 64), r(1, 768), np.int32(200),
-        ),
-        _tolerance,
-        f"a token through 12 layers of 768, caches of 256 in place, weights as {_form}",
-        donated=(1,),
-        weights=_form,
-    )  # fmt: skip
+    for _suffix, _function, _parameters, _how in (_UNROLLED, _SCANNED):
+        _add(
+            f"bound_decode_{_form}{_suffix}",
+            _function,
+            lambda r, made=_parameters: (  # type: ignore[misc]
+                made(r), r(12, 2, 12, 256, 64), r(1, 768), np.int32(200),
+            ),
+            _tolerance,
+            f"a token through 12 layers of 768{_how}, caches of 256 in place, weights as {_form}",
+            donated=(1,),
+            weights=_form,
+        )  # fmt: skip

@@ -29,7 +29,7 @@ from stagejit.decisions import Decision
 from stagejit.dispatch.layouts.retyped import empty_like, inserted, retyped
 from stagejit.extension import Extension
 from stagejit.graph.ir import Graph, Op, Use, Value
-from stagejit.graph.ops.control import unchanging
+from stagejit.graph.ops.control import given, is_sliced
 from stagejit.graph.ops.dispatches import add_dispatch, parts_of
 from stagejit.index.encoding import Encoding
 from stagejit.index.layout import ROW_MAJOR, Layout
@@ -186,14 +186,13 @@ class _Resolution:
         self.values.update(zip(op.results, clone.results, strict=True))
 
     def _given(self, op: Op) -> dict[Value, Layout]:
-        """How inputs of bodies lie that operands are, whole."""
-        if not op.definition.has_bodies:
-            return {}
-        return {
-            inner: self.values[op.operands[at]].type.layout
-            for at, inputs in unchanging(op).items()
-            for _, inner in inputs
-        }
+        """How inputs of bodies lie that operands are, whole or in slices."""
+        found: dict[Value, Layout] = {}
+        for at, inputs in given(op).items() if op.definition.has_bodies else ():
+            layout = self.values[op.operands[at]].type.layout
+            layout = layout.of_slice if is_sliced(op, at) else layout
+            found.update((inner, layout) for _, inner in inputs)
+        return found
 
     def _of_bound(self, value: Value, number: int) -> Layout:
         """How a bound input lies: as other programs keep it, or as all that read it want it, and
@@ -270,6 +269,8 @@ class _Resolution:
         reason = f"{encoding} is {layout}" if layout != ROW_MAJOR else f"no tiles for {encoding}"
         if layout != ROW_MAJOR and layout.keeps_order(plain.shape):
             reason, layout = f"{layout} is how it lies", ROW_MAJOR
+        if not layout.has_slices and self._is_cut(op, output):
+            reason, layout = f"in {layout} the slices that a loop reads lie apart", ROW_MAJOR
         nbytes = TensorType(plain.dtype, plain.shape, layout).nbytes
         at = _operand(parts_of(op)[0], output.op.operands[0])
         known = at is not None and self._is_weight(op.operands[at])
@@ -278,6 +279,11 @@ class _Resolution:
             layout = ROW_MAJOR
         self._decide(name, op, output, layout, reason)
         return layout
+
+    def _is_cut(self, op: Op, output: Value) -> bool:
+        """Whether a loop has slices of an output."""
+        uses = self.graph.uses(op.results[parts_of(op)[0].outputs.index(output)])
+        return any(is_sliced(use.user, use.operand) for use in uses)
 
     def _decide(self, name: str, op: Op, output: Value, layout: Layout, reason: str) -> None:
         what, loc, applied = describe(output.op), output.op.loc, not layout.is_row_major

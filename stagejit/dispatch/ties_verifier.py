@@ -27,8 +27,8 @@ from stagejit.graph.ops.control import (
     before,
     carried_inputs,
     destination_of,
+    given,
     memory_of,
-    unchanging,
 )
 from stagejit.index.box_index import BoxIndex
 
@@ -47,7 +47,7 @@ def verify_ties(
     for region in regions:
         for number, body in enumerate(region.bodies):
             assert region.anchor is not None
-            inputs = {inner for each in unchanging(region.anchor).values() for _, inner in each}
+            inputs = {inner for each in given(region.anchor).values() for _, inner in each}
             carried = carried_inputs(region.anchor, number)
             verify_ties(body.graph, body.regions, carried, inputs)
 
@@ -111,7 +111,7 @@ class _Check:
         if not (kind.stands_alone or kind.forwards or kind.is_constant or kind.is_empty):
             raise VerificationError(f"{op} is no dispatch", loc=op.loc)
         if not (kind.is_dispatch or kind.is_empty or kind.is_constant):
-            handed_on = unchanging(op) if kind.has_bodies else {}
+            handed_on = given(op) if kind.has_bodies else {}
             read = [value for at, value in enumerate(op.operands) if at not in handed_on]
             for value in (*read, *op.results):
                 _require_row_major(value, f"{op}")

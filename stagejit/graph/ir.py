@@ -93,9 +93,9 @@ class Graph:
     `donated[i]` says that the caller gives up input i, so its memory may hold a result; `bound[i]`
     that it is the same in every call (`stagejit.bind`), and no argument of one. `filled` has values
     that are all of one number, by type and bits, of which some may have been erased. While it is
-    rewritten, `weights` says what bound inputs are, and `measures` has graphs whose results
-    users may want to see, with the weights that their inputs are. `changes` counts what was done to
-    ops and their operands; `verified` is what the verifier saw of it last.
+    rewritten, `weights` says what bound inputs are, `sliced` has those that are slices of it, and
+    `measures` what is lost of those that are stored in fewer bytes, by name. `changes` counts what
+    was done to ops and their operands; `verified` is what the verifier saw of it last.
     """
 
     def __init__(self, name: str = "f") -> None:
@@ -106,7 +106,8 @@ class Graph:
         self.donated: list[bool] = []
         self.bound: list[bool] = []
         self.weights: dict[Value, Any] = {}
-        self.measures: dict[str, tuple[Graph, list[Any]]] = {}
+        self.sliced: set[Value] = set()
+        self.measures: dict[str, Any] = {}
         self.filled: dict[tuple[TensorType, bytes], Value] = {}
         self._made: list[Op] = []  # by id, erased ones included
         self._order: list[Op] | None = None  # what `ops` found, until the next change

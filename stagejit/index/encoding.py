@@ -34,6 +34,16 @@ class Encoding:
         if not fits or self.minor not in ("m", "n") or len(self.types) != 3:
             raise ValueError(f"{self} is no encoding")
 
+    @property
+    def stacked(self) -> Encoding:
+        """Of an array of which each slice of axis 0 is encoded so."""
+        return replace(self, axes=f"b{self.axes}")
+
+    @property
+    def of_slice(self) -> Encoding:
+        """Of a slice of axis 0."""
+        return replace(self, axes=self.axes[1:])
+
     def moved(self, permutation: Sequence[int]) -> Encoding:
         """Of the array whose axis i is axis `permutation[i]` of this one."""
         return replace(self, axes="".join(self.axes[axis] for axis in permutation))

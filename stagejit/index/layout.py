@@ -58,6 +58,21 @@ class Layout:
             and all(more >= 0 for more in self.padding)
         )
 
+    @property
+    def has_slices(self) -> bool:
+        """Whether slices of axis 0 lie together, one after the other."""
+        return not (
+            (self.order and self.order[0])
+            or (self.tiles and self.tiles[0] > 1)
+            or (self.padding and self.padding[0])
+        )
+
+    @property
+    def of_slice(self) -> Layout:
+        """How a slice of axis 0 lies, where the layout `has_slices`."""
+        order = tuple(axis - 1 for axis in self.order[1:])
+        return Layout(order, self.tiles[1:], self.padding[1:])
+
     def keeps_order(self, shape: Sequence[int]) -> bool:
         """Whether the memory of an array of this shape is that of a row-major one."""
         if self.room(shape) != math.prod(shape):

@@ -12,7 +12,8 @@ known, and after that it is known what windows read. Attention, and tiles, come 
 changes what reads a product, and before sums are split, for a body is one core's work. Reductions,
 and running sums, are split after all that is easier to see while they are whole. Which contractions
 have zeros to leave out is said of those that there are at last. That nothing is left of a fill is
-said when no step looks for pads any more.
+said when no step looks for pads any more. What slices of weights determine leaves a loop when
+nothing else changes in its body.
 """
 
 from __future__ import annotations
@@ -54,10 +55,12 @@ from stagejit.rewrites.prefixes import share_prefixes
 from stagejit.rewrites.ranges import assume
 from stagejit.rewrites.tiling import fuse
 from stagejit.rewrites.tiling.fuse import tile_and_fuse
-from stagejit.rewrites.weights import forms, scales
+from stagejit.rewrites.weights import evaluate, forms, scales
 from stagejit.rewrites.weights.forms import store_weights
 from stagejit.rewrites.weights.inside import forget_bound, tell_bound
+from stagejit.rewrites.weights.measures import of_body
 from stagejit.rewrites.weights.readers import keep_what_others_read
+from stagejit.rewrites.weights.stacked import stack_weights
 
 SIMPLIFY = LocalStep(
     "simplify",
@@ -122,6 +125,7 @@ STEPS: tuple[Step, ...] = (
     split.STEP,
     zeros.STEP,
     GraphStep(insert_chains.NAME, elide_covered_fills),
+    GraphStep(evaluate.NAME, stack_weights),
 )
 
 
@@ -130,10 +134,23 @@ def rewrite_program(
 ) -> list[Decision]:
     """The same for a graph that is no body. Bodies know which of their inputs are weights while
     they are rewritten."""
+    decisions = []
+    if any(weight.form for weight in graph.weights.values()):
+        decisions += _loops_first(graph, options)
     keep_what_others_read(graph)
-    decisions = rewrite_graph(graph, options, machine, watch)
+    decisions += rewrite_graph(graph, options, machine, watch)
     forget_bound(graph)
     return decisions
+
+
+def _loops_first(graph: Graph, options: Options) -> list[Decision]:
+    """Whoever decides how a weight is stored sees who reads it: of what a loop hands on as it is,
+    others read what it is."""
+    decisions = []
+    for op in graph.ops():
+        for body in bodies_of(op):
+            decisions += _loops_first(body, options)
+    return [*decisions, *run_steps(graph, (GraphStep(loops.NAME, simplify_loops),), options)]
 
 
 def rewrite_graph(
@@ -148,5 +165,5 @@ def rewrite_graph(
             tell_bound(graph, op)
             for body in bodies_of(op):
                 decisions += rewrite_graph(body, options, machine)
-                graph.measures |= body.measures
+                graph.measures |= of_body(op, body)
     return [*decisions, *run_steps(graph, STEPS, options, machine, watch)]

@@ -108,7 +108,7 @@ class Weight:
 
     @property
     def is_finite(self) -> bool:
-        """Whether the array, of floats, has neither Inf nor NaN: all are read, nothing is copied."""
+        """Whether the array, of floats, has neither Inf nor NaN."""
         array = np.asarray(self.array)
         return not array.size or bool(np.isfinite(array.min()) and np.isfinite(array.max()))
 

@@ -48,3 +48,9 @@ def test_a_result_becomes_an_operand() -> None:
 )
 def test_which_it_does_not_become(other: Encoding) -> None:
     assert not Encoding("result", "mn", F32).becomes(other)
+
+
+def test_a_stack_of_slices() -> None:
+    one = Encoding("rhs", "kn", F32)
+    assert one.stacked.axes == "bkn"
+    assert one.stacked.of_slice == one

@@ -119,3 +119,20 @@ def test_which_layouts_are_the_array_as_it_lies(case: tuple[Layout, tuple[int, .
         array = np.arange(math.prod(shape)).reshape(shape)
         same = np.array_equal(layout.laid_out(array), array.reshape(-1))
         assert layout.keeps_order(shape) == same
+
+
+@given(cases())
+def test_slices_lie_one_after_the_other_or_apart(case: tuple[Layout, tuple[int, ...]]) -> None:
+    layout, shape = case
+    if not shape or not math.prod(shape) or layout.is_row_major:
+        return
+    array = np.arange(1, 1 + math.prod(shape)).reshape(shape)
+    memory = layout.laid_out(array)
+    if layout.has_slices:
+        each = [layout.of_slice.laid_out(part) for part in array]
+        np.testing.assert_array_equal(memory, np.concatenate(each))
+    elif shape[0] > 1 and math.prod(shape[1:]) > 1 and not layout.padding:
+        where = {int(n): at for at, n in enumerate(memory) if n}
+        places = [[where[int(n)] for n in part.reshape(-1)] for part in array]
+        apart = any(max(a) > min(b) for a, b in itertools.pairwise(places))
+        assert apart or (layout.tiles and layout.tiles[0] > 1)

@@ -83,6 +83,29 @@ def unchanging(op: Op) -> dict[int, list[tuple[Graph, Value]]]:
     return found
 
 
+def given(op: Op) -> dict[int, list[tuple[Graph, Value]]]:
+    """The same, and those of which each iteration has a slice."""
+    found = unchanging(op)
+    if op.definition.is_loop:
+        body, first = op.attrs["body"], op.attrs["carries"]
+        found |= {at: [(body, body.inputs[at])] for at in range(first, first + op.attrs["xs"])}
+    return found
+
+
+def is_sliced(op: Op, operand: int) -> bool:
+    """Whether each iteration has a slice of the operand."""
+    if not op.definition.is_loop:
+        return False
+    first = op.attrs["carries"]
+    return bool(first <= operand < first + op.attrs["xs"])
+
+
+def given_type(op: Op, operand: int) -> TensorType:
+    """What bodies are given of an operand."""
+    type = op.operands[operand].type
+    return type.of_slice if is_sliced(op, operand) else type
+
+
 def read_from_outside(graph: Graph, op: Op, number: int, inner: Value, outer: Value) -> None:
     """loop (body: %inner)  -->  loop of %outer (body: input). number: of the body."""
     bodies = bodies_of(op)
@@ -171,7 +194,8 @@ def _loop(operands: Types, attrs: Attrs) -> tuple[TensorType, ...]:
     require(end >= carries + xs, "the body has too few inputs")
     for x in scanned:
         require(x.rank > 0 and x.shape[0] == trip, f"{x} does not have {trip} slices")
-    slices = [TensorType(x.dtype, x.shape[1:]) for x in scanned]
+        require(x.layout.has_slices, f"slices of {x} do not lie together")
+    slices = [x.of_slice for x in scanned]
     _require_inputs(body, (*inits, *slices, *operands[carries + xs : end]))
     outputs = [value.type for value in body.outputs]
     require(tuple(outputs[:carries]) == inits, "the body gives carries of other types")

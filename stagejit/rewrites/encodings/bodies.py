@@ -1,8 +1,10 @@
 """Encodings of weights and constants that bodies read: outside of them, where each is packed once.
 
 Input: a loop or branch, the bodies of which are encoded. Output: the same, whose operands are
-encoded. Invariant: an input of a body has the type of its operand; what is packed in a body is no
-weight, or read as it lies there, too.
+encoded. Invariant: an input of a body has the type of its operand, or of a slice of it; what is
+packed in a body is no weight, or read as it lies there, too.
+
+Layers that a loop goes through are slices of one weight: all of them are packed, each by itself.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from collections.abc import Iterator
 
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.ops import build
-from stagejit.graph.ops.control import bodies_of, unchanging
+from stagejit.graph.ops.control import bodies_of, given, given_type, is_sliced
 from stagejit.rewrites.driver import Log
 from stagejit.rewrites.encodings.propagate import encoding_of, is_set
 
@@ -25,7 +27,7 @@ def is_known_before(graph: Graph, value: Value) -> bool:
 
 def tell_known(graph: Graph, op: Op) -> None:
     """loop (const), %w bound (body: %a, %b)  -->  the same (body: %a bound, %b bound)"""
-    for at, inputs in unchanging(op).items():
+    for at, inputs in given(op).items():
         for body, inner in inputs:
             body.bound[inner.op.attrs["index"]] = is_known_before(graph, op.operands[at])
 
@@ -35,12 +37,12 @@ def encode_operands(log: Log) -> None:
     %v)"""
     for op in log.graph.ops():
         if op.definition.has_bodies:
-            for at in unchanging(op):
+            for at in given(op):
                 _encode(log, op, at)
 
 
 def _encode(log: Log, op: Op, at: int) -> None:
-    graph, operand, inputs = log.graph, op.operands[at], unchanging(op)[at]
+    graph, operand, inputs = log.graph, op.operands[at], given(op)[at]
     users = [(body, user) for body, inner in inputs for user in body.users(inner)]
     if not users or not is_known_before(graph, operand):
         return
@@ -50,12 +52,14 @@ def _encode(log: Log, op: Op, at: int) -> None:
     if len(encodings) > 1:
         log.decline(NAME, op, "its bodies want a weight in several tiles")
         return
-    encoded = build(graph, "set_encoding", [operand], users[0][1].loc, encoding=encodings.pop())
+    encoding = encodings.pop()
+    encoding = encoding.stacked if is_sliced(op, at) else encoding
+    encoded = build(graph, "set_encoding", [operand], users[0][1].loc, encoding=encoding)
     graph.put_at(op, encoded.op)
     log.apply(NAME, op, f"operand {at} is tiled before it, as its bodies want it")
     graph.set_operand(op, at, encoded)
     for body, inner in inputs:
-        inner.type = encoded.type
+        inner.type = given_type(op, at)
         for user in body.users(inner):
             body.replace_uses(user.result, inner)
             body.erase(user)
@@ -66,9 +70,9 @@ def agree(graph: Graph) -> None:
     lies, or in other tiles, has another one."""
     for op in graph.ops():
         if op.definition.has_bodies:
-            for at, inputs in unchanging(op).items():
+            for at, inputs in given(op).items():
                 for _, inner in inputs:
-                    inner.type = op.operands[at].type
+                    inner.type = given_type(op, at)
             for body in bodies_of(op):
                 agree(body)
 
@@ -83,7 +87,7 @@ def forget_known(graph: Graph) -> None:
 def read_in_bodies(op: Op, value: Value) -> Iterator[tuple[int, Graph, Value]]:
     """Inputs of the bodies of `op` that `value` is, and how often each body runs, where it is
     known."""
-    for at, inputs in unchanging(op).items():
+    for at, inputs in given(op).items():
         if op.operands[at] is value:
             for body, inner in inputs:
                 yield op.attrs.get("trip") or 1, body, inner

@@ -35,7 +35,7 @@ class Determined:
     def _look(self, graph: Graph, shared: Container[int]) -> None:
         """shared: bodies that several ops have, whose inputs stand for several values."""
         for op in graph.ops():
-            if _is_pure(op) and all(operand in self.leaves for operand in op.operands):
+            if is_pure(op) and all(operand in self.leaves for operand in op.operands):
                 of = frozenset[Value]().union(*(self.leaves[x] for x in op.operands))
                 self.leaves.update(dict.fromkeys(op.results, of))
             elif op.definition.has_bodies and not any(id(b) in shared for b in bodies_of(op)):
@@ -128,10 +128,11 @@ def _bodies(graph: Graph) -> Iterator[Graph]:
             yield from _bodies(body)
 
 
-def _is_pure(op: Op) -> bool:
+def is_pure(op: Op) -> bool:
+    """Whether it gives the same of the same, and does nothing else."""
     known = op.definition
     if op.attrs.get("effects") or known.is_left or known.is_call or known.forwards or known.orders:
         return False
     if not op.results or known.is_foreign:
         return False
-    return all(_is_pure(inner) for body in bodies_of(op) for inner in body.ops())
+    return all(is_pure(inner) for body in bodies_of(op) for inner in body.ops())

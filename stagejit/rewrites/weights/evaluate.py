@@ -11,7 +11,7 @@ made, too, and they read it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from stagejit.decisions import Decision
@@ -29,6 +29,7 @@ from stagejit.rewrites.weights.made import (
     views_kept,
     views_of,
 )
+from stagejit.rewrites.weights.measures import error_of
 from stagejit.rewrites.weights.rebuilt import Rebuilding
 from stagejit.symbolic import at_most
 from stagejit.trace.weights import Weight
@@ -140,15 +141,7 @@ class _Choice:
             return _VIEW
         if not value.type.dtype.is_native:
             return f"elements of type {value.type.dtype} are left to XLA"
-        own = sum(weight.type.nbytes for weight in of)
-        if known.is_pointwise:  # as cheap where it is read, and what it is made of may be smaller
-            own = sum(map(self._read_nbytes, self._operands(value.op)))
-        if not at_most(value.type.nbytes, max(own, FREE_NBYTES)):
-            return f"{value.type.nbytes} bytes would be read instead of {own}"
-        return ""
-
-    def _operands(self, op: Op) -> list[Value]:
-        return list(dict.fromkeys(map(self.determined.source, op.operands)))
+        return grows(value, of, self.read, self.determined.source)
 
     def _is_arranged(self, value: Value) -> bool:
         """Whether a view has all elements, in another order, of what is made anyway."""
@@ -157,18 +150,6 @@ class _Choice:
             base = self.determined.source(base.op.operands[0])
         same = base.type.nbytes == value.type.nbytes
         return same and base not in self.weights and not base.op.definition.is_constant
-
-    def _read_nbytes(self, value: Value) -> int:
-        """What a call has to read for a value: itself, or what it is computed from."""
-        if value in self.read:
-            return self.read[value]
-        op, own = value.op, value.type.nbytes
-        if op.definition.counts:
-            own = 0
-        elif op.definition.is_splat or op.definition.is_view or op.definition.is_pointwise:
-            own = min(own, sum(map(self._read_nbytes, self._operands(op))))
-        self.read[value] = own
-        return own
 
     def _within_time(self) -> None:
         spent: dict[int, float] = {}  # by budget
@@ -250,9 +231,45 @@ class _Choice:
         return made_as(graph, inside, views, tuple(self.weights[each] for each in of))
 
 
+def grows(
+    value: Value,
+    of: Iterable[Value],
+    read: dict[Value, int],
+    source: Callable[[Value], Value] = lambda value: value,
+) -> str:
+    """Why reading a value is more than reading what it is made of, `of` in the end; empty where it
+    is not. read: what is known already; source: what stands for an operand."""
+    own = sum(weight.type.nbytes for weight in of)
+    if value.op.definition.is_pointwise:  # as cheap where it is read, and may be made of less
+        own = sum(_read_nbytes(x, read, source) for x in _operands(value.op, source))
+    if at_most(value.type.nbytes, max(own, FREE_NBYTES)):
+        return ""
+    return f"{value.type.nbytes} bytes would be read instead of {own}"
+
+
+def _read_nbytes(value: Value, read: dict[Value, int], source: Callable[[Value], Value]) -> int:
+    """What a call has to read for a value: itself, or what it is computed from."""
+    if value in read:
+        return read[value]
+    op, own = value.op, value.type.nbytes
+    if op.definition.counts:
+        own = 0
+    elif op.definition.is_splat or op.definition.is_view or op.definition.is_pointwise:
+        own = min(own, sum(_read_nbytes(x, read, source) for x in _operands(op, source)))
+    read[value] = own
+    return own
+
+
+def _operands(op: Op, source: Callable[[Value], Value]) -> list[Value]:
+    return list(dict.fromkeys(map(source, op.operands)))
+
+
 def _measures(graph: Graph) -> dict[str, Made]:
     """Those that rewrites have asked for."""
-    return {name: Made(inner, tuple(of)) for name, (inner, of) in graph.measures.items()}
+    return {
+        name: Made(error_of(lost), tuple(graph.weights[w] for w in lost.of))
+        for name, lost in graph.measures.items()
+    }
 
 
 def _multiplies(op: Op) -> bool:

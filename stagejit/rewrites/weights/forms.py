@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 
 from stagejit.graph.dims import ConvDims
 from stagejit.graph.ir import Graph, Op, Use, Value
-from stagejit.graph.ops import build, filled
+from stagejit.graph.ops import build
 from stagejit.graph.ops.axes import separate
 from stagejit.graph.printer import as_text
 from stagejit.rewrites.cloning import cloned
@@ -20,15 +20,15 @@ from stagejit.rewrites.driver import Log
 from stagejit.rewrites.partial import mapped
 from stagejit.rewrites.weights.behind import weights_behind
 from stagejit.rewrites.weights.made import applied, views_of
-from stagejit.rewrites.weights.readers import OTHERS
+from stagejit.rewrites.weights.measures import Lost, lost_of
+from stagejit.rewrites.weights.readers import OTHERS, picks
 from stagejit.rewrites.weights.stored import Stored, along, narrowed
 from stagejit.trace.weights import Weight
-from stagejit.types import TensorType, f32
+from stagejit.types import f32
 
 NAME = "store-weights"
 
 FEWEST_ELEMENTS = 1024
-_TINY = 1e-30
 _NO_NUMBERS = "it has an Inf or a NaN, which integers have not"
 
 
@@ -38,18 +38,45 @@ def store_weights(log: Log) -> None:
         return
     graph, stored = log.graph, dict[Value, Stored]()
     first_id = graph.next_id
+    in_bodies: list[Lost] = list(graph.measures.values())
     for op in graph.ops():
         if op.definition.is_product and op in graph:
             _store(log, op, stored, first_id)
+    _restore(graph, stored, in_bodies, first_id)
+
+
+def _restore(
+    graph: Graph, stored: Mapping[Value, Stored], in_bodies: Sequence[Lost], first_id: int
+) -> None:
+    """What else is done with weights is done with what products read. in_bodies: what these read,
+    whole or in slices. first_id: ops from this one on store weights."""
     for value, made in stored.items():
         uses = [use for use in _others(graph, value) if use.user.id < first_id]
         if value not in graph.weights:  # what else is computed of weights is no weight of products
             uses = [use for use in uses if use.user.definition.is_return]
         if uses:  # which nobody may see in two forms
-            restored = made.restored(graph)
-            for use in uses:
-                views = views_of(use.user.operands[use.operand], value)
-                graph.set_operand(use.user, use.operand, applied(graph, restored, views))
+            _read_instead(graph, value, made.restored(graph), uses)
+    for value, weight in graph.weights.items():
+        axes = None if weight.kept else weight.axes.get(_text(value, [value]))
+        uses = _others(graph, value) if axes and value not in stored else []
+        uses = [use for use in uses if use.user.definition.is_return]
+        if axes and uses:  # another program, or another body, reads it so
+            made = narrowed(graph, value, weight.form, *axes)
+            _read_instead(graph, value, made.restored(graph), uses)
+    for lost in in_bodies:
+        uses = _others(graph, lost.value) if lost.value in graph.weights else []
+        uses = [use for use in uses if use.user.id < first_id]
+        if uses and lost.value not in stored:
+            known = dict(zip(lost.restored.inputs, lost.of, strict=True))
+            again = lost.restored.outputs[0]
+            _read_instead(graph, lost.value, cloned(graph, [again], known)[again], uses)
+
+
+def _read_instead(graph: Graph, value: Value, other: Value, uses: Sequence[Use]) -> None:
+    """`other` for a value, in all views that are used."""
+    for use in uses:
+        views = views_of(use.user.operands[use.operand], value)
+        graph.set_operand(use.user, use.operand, applied(graph, other, views))
 
 
 def _others(graph: Graph, value: Value) -> list[Use]:
@@ -146,6 +173,8 @@ def _only_products_read(graph: Graph, value: Value, first_id: int) -> bool:
         if len(user.results) != 1:
             return False
         if weights_behind(graph, user.result) is None:
+            if picks(user, value):
+                continue
             return False
         if not _only_products_read(graph, user.result, first_id):
             return False
@@ -166,7 +195,7 @@ def _made(log: Log, op: Op, at: int, form: str, value: Value, order: Sequence[in
     channels, summed = axes.setdefault(_text(value, behind), (channels, summed))
     made = narrowed(graph, value, form, channels, summed)
     name = ", ".join(sorted(graph.weights[w].name for w in weights_behind(graph, value) or ()))
-    graph.measures[name] = _error(graph, value, made)
+    graph.measures[name] = lost_of(graph, value, made.restored(graph))
     return made
 
 
@@ -191,30 +220,6 @@ def _axes_of(op: Op, at: int) -> tuple[tuple[int, ...], int | None]:
         channels = tuple(axis for axis in range(rank) if axis not in summed)
     even = [axis for axis in summed if shape[axis] % 2 == 0]
     return channels, max(even, key=lambda axis: shape[axis], default=None)
-
-
-def _error(graph: Graph, value: Value, stored: Stored) -> tuple[Graph, list[Weight]]:
-    """|restored - w| / |w| in the Frobenius norm, as a graph, and the weights that it is of. It is
-    NaN where, and only where, an element of one of the two is no finite number."""
-    restored = stored.restored(graph)
-    behind = [w for w in graph.weights if w in (weights_behind(graph, value) or ())]
-    made = Graph("error")
-    known = {w: made.add_input(f"w{at}", w.type) for at, w in enumerate(behind)}
-    known |= cloned(made, [value, restored], known)
-    everything = tuple(range(value.type.rank))
-    largest = mapped(made, "abs", known[value])
-    largest = build(made, "reduce", [largest], fn="max", axes=everything)
-    largest = mapped(made, "max", largest, filled(made, _TINY, largest.type))
-    wide = build(made, "fill", [largest], shape=value.shape)  # no square is too large, or all 0
-    lost, given = (mapped(made, "div", known[x], wide) for x in (restored, value))
-    lost = mapped(made, "sub", lost, given)
-    squares = [
-        build(made, "reduce", [mapped(made, "mul", x, x)], fn="add", axes=everything)
-        for x in (lost, given)
-    ]
-    whole = mapped(made, "max", squares[1], filled(made, _TINY, TensorType(f32, ())))
-    made.set_outputs([mapped(made, "sqrt", mapped(made, "div", squares[0], whole))])
-    return made, [graph.weights[w] for w in behind]
 
 
 # -- products -------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Which inputs of bodies are weights: those that stand for one in every iteration.
+"""Which inputs of bodies are weights: those that stand for one in every iteration, or for a slice.
 
 Input: a loop or a branch of a graph in which inputs may be bound. Output: its bodies, whose inputs
 are bound, too. Invariant: said while bodies are rewritten, and forgotten after that.
@@ -7,18 +7,23 @@ are bound, too. Invariant: said while bodies are rewritten, and forgotten after 
 from __future__ import annotations
 
 from stagejit.graph.ir import Graph, Op, Value
-from stagejit.graph.ops.control import bodies_of, unchanging
+from stagejit.graph.ops.control import LoopOperands, bodies_of, given
 
 
 def tell_bound(graph: Graph, op: Op) -> None:
-    """loop %w bound (body: %v)  -->  loop %w bound (body: %v bound)"""
+    """loop %w bound (body: %v)  -->  loop %w bound (body: %v bound)
+
+    A slice that a body hands on to others whole is none there: nothing is made in these."""
+    slices = slices_of(op)
     for operand, body, inner in handed_on(op):
-        at = inner.op.attrs["index"]
-        body.bound[at] = graph.is_bound(operand)
-        if operand in graph.weights:
+        at, is_known = inner.op.attrs["index"], graph.is_bound(operand)
+        body.bound[at] = is_known and (inner in slices or operand not in graph.sliced)
+        body.weights.pop(inner, None)
+        body.sliced.discard(inner)
+        if body.bound[at] and operand in graph.weights:
             body.weights[inner] = graph.weights[operand]
-        else:
-            body.weights.pop(inner, None)
+        if body.bound[at] and inner in slices:
+            body.sliced.add(inner)
 
 
 def forget_bound(graph: Graph) -> None:
@@ -27,16 +32,16 @@ def forget_bound(graph: Graph) -> None:
         for body in bodies_of(op):
             body.bound[:] = [False] * len(body.inputs)
             body.weights.clear()
+            body.sliced.clear()
             forget_bound(body)
 
 
 def handed_on(op: Op) -> list[tuple[Value, Graph, Value]]:
-    """Operands of a loop or branch that are the same in each iteration: with each body that has
-    one, the input that it is there. A carry that no iteration changes is one, too."""
+    """Operands of a loop or branch that are the same in each iteration, or of which each has a
+    slice: with each body that has one, the input that it is there. A carry that no iteration
+    changes is one, too."""
     found = [
-        (op.operands[at], body, inner)
-        for at, inputs in unchanging(op).items()
-        for body, inner in inputs
+        (op.operands[at], body, inner) for at, inputs in given(op).items() for body, inner in inputs
     ]
     if op.definition.is_loop:
         body: Graph = op.attrs["body"]
@@ -44,3 +49,11 @@ def handed_on(op: Op) -> list[tuple[Value, Graph, Value]]:
             if body.outputs[at] is body.inputs[at]:
                 found.append((op.operands[at], body, body.inputs[at]))
     return found
+
+
+def slices_of(op: Op) -> dict[Value, Value]:
+    """Inputs of the body of a loop that are slices, and what they are slices of."""
+    if not op.definition.is_loop:
+        return {}
+    carries, xs = op.attrs["carries"], LoopOperands.of(op).xs
+    return dict(zip(op.attrs["body"].inputs[carries : carries + len(xs)], xs, strict=True))

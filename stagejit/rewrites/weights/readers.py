@@ -12,9 +12,16 @@ from dataclasses import dataclass
 from stagejit.graph.ir import Graph, Op, Use, Value
 from stagejit.graph.ops.control import bodies_of
 from stagejit.rewrites.weights.behind import weights_behind
-from stagejit.rewrites.weights.inside import handed_on, tell_bound
+from stagejit.rewrites.weights.inside import handed_on, slices_of, tell_bound
 
 OTHERS = "others than products read it, too"
+
+
+def picks(op: Op, value: Value) -> bool:
+    """Whether an op reads some elements of a value at places that only a call knows, as that of an
+    embedding does: it widens what it reads, and nothing else."""
+    known = op.definition
+    return (known.is_gather or known.is_extract) and op.operands[0] is value
 
 
 def keep_what_others_read(graph: Graph) -> None:
@@ -25,8 +32,9 @@ def keep_what_others_read(graph: Graph) -> None:
     for value, weight in graph.weights.items():
         if weight.form and not weight.kept:
             readers = _Readers()
-            readers.look(graph, value, None)
-            if readers.bodies and readers.others:
+            readers.look(graph, value, None, sliced=False)
+            returned = readers.returned and not weight.axes  # else the first program has decided
+            if readers.bodies and (readers.others or returned):
                 weight.kept = OTHERS
 
 
@@ -40,35 +48,40 @@ def _tell_all(graph: Graph) -> None:
 
 @dataclass
 class _Readers:
-    """Whether bodies read a weight, and whether anything but products does."""
+    """Whether bodies read a weight, whether they return it, which gives what stands for it where it
+    is stored, and whether anything but products does."""
 
     bodies: bool = False
+    returned: bool = False
     others: bool = False
 
-    def look(self, graph: Graph, value: Value, around: Op | None) -> None:
-        """around: whose body the graph is."""
+    def look(self, graph: Graph, value: Value, around: Op | None, *, sliced: bool) -> None:
+        """around: whose body the graph is. sliced: it is a slice of the weight, which a body does
+        not hand on whole, see `inside.py`."""
         for use in graph.uses(value):
             known = use.user.definition
             if known.is_product:
                 continue
             if known.is_return:
-                self.others |= around is not None and not _passes_on(around, use.operand, value)
+                self.returned |= around is not None and not _passes_on(around, use.operand, value)
             elif known.has_bodies:
-                self._look_inside(graph, use, around)
+                self._look_inside(graph, use, around, sliced)
             elif len(use.user.results) == 1 and weights_behind(graph, use.user.result) is not None:
-                self.look(graph, use.user.result, around)
+                self.look(graph, use.user.result, around, sliced=sliced)
             else:
-                self.others = True
+                self.others |= not picks(use.user, value)
 
-    def _look_inside(self, graph: Graph, use: Use, around: Op | None) -> None:
+    def _look_inside(self, graph: Graph, use: Use, around: Op | None, sliced: bool) -> None:
         op, value = use.user, use.user.operands[use.operand]
         inside = [(body, inner) for operand, body, inner in handed_on(op) if operand is value]
         self.bodies = True
         self.others |= not inside
         for body, inner in inside:
-            self.look(body, inner, op)
+            is_slice = inner in slices_of(op)
+            self.others |= sliced and not is_slice
+            self.look(body, inner, op, sliced=sliced or is_slice)
         if op.definition.is_loop and use.operand < op.attrs["carries"] and inside:
-            self.look(graph, op.results[use.operand], around)
+            self.look(graph, op.results[use.operand], around, sliced=sliced)
 
 
 def _passes_on(loop: Op, output: int, value: Value) -> bool:

@@ -12,9 +12,10 @@ import pytest
 from jax import Array, lax
 
 import stagejit
-from stagejit import Options
+from stagejit import Options, extending
 from stagejit.graph.parser import parse
 from stagejit.graph.printer import as_text
+from stagejit.index.layout import Layout
 from stagejit.rewrites.encodings import encode_graph
 from tests.rewrites.encodings.test_propagate import DIMS
 
@@ -138,6 +139,40 @@ def test_dont_tile_for_one_branch_what_another_reads_as_it_lies() -> None:
     assert text.count("%v: f32[24,24])") == 2
 
 
+def layers(weight: str = "%w: f32[3,24,24] bound", body: str = "return %0") -> str:
+    return f"""graph @f(%x: f32[16,24], {weight}) {{
+      %0: f32[16,24] = loop %x, %w carries=1 reverse=false trip=3 xs=1
+        graph @body(%c0: f32[16,24] donated, %v: f32[24,24]) {{
+          %0: f32[16,24] = contract %c0, %v {DIMS}
+          {body}
+        }}
+      return %0
+    }}"""
+
+
+def test_layers_are_tiled_before_the_loop_each_by_itself() -> None:
+    text, reasons = encoded(layers())
+    assert "%0: f32[3,24,24]{rhs:bkn:f32:f32:f32:n} = set_encoding %w" in text
+    assert f"%v: {ENCODED})" in text
+    assert text.count("set_encoding") == 1
+    assert "operand 1 is tiled before it, as its bodies want it" in reasons
+
+
+def test_dont_tile_layers_that_are_arguments() -> None:
+    text, _ = encoded(layers("%w: f32[3,24,24]"))
+    assert "encoding" not in text
+
+
+def test_dont_tile_layers_that_a_body_reads_as_they_lie() -> None:
+    body = """%1: f32[16,24] = extract_slice %v at (0, 0)
+          %2: f32[16,24] = map add %0, %1
+          return %2"""
+    text, reasons = encoded(layers(body=body))
+    assert "set_encoding" not in text
+    assert "%v: f32[24,24])" in text
+    assert "read by extract_slice as it lies, too" in reasons
+
+
 # -- whole programs -------------------------------------------------------------------------------
 
 
@@ -174,6 +209,20 @@ def carried(w: Any, x: Array) -> Any:
     return lax.fori_loop(0, 3, one, (w, x))[1]
 
 
+def over_layers(w: Any, x: Array) -> Any:
+    return lax.scan(lambda c, w: (jnp.tanh(c @ w), c.sum()), x, w)
+
+
+def over_layers_there_and_back(w: Any, x: Array) -> Any:
+    def back(c: Array, w: Any) -> Any:
+        return lax.fori_loop(0, 2, lambda i, c: jnp.tanh(c @ w.T), c), None
+
+    return lax.scan(back, over_layers(w, x)[0], w, reverse=True)[0]
+
+
+LAYERED: dict[str, Callable[..., Any]] = {
+    f.__name__: f for f in (over_layers, over_layers_there_and_back)
+}
 PROGRAMS: dict[str, Callable[..., Any]] = {
     f.__name__: f for f in (in_scan, nested, several_tiles, with_condition, carried)
 }
@@ -202,6 +251,45 @@ def test_values_and_packs(name: str, rows: int) -> None:
     other = array(128, 128, seed=2) / 11
     bound.update(other)
     assert_close(bound(x), f(other, x))
+
+
+@pytest.mark.parametrize("rows", [1, 16])
+@pytest.mark.parametrize("name", LAYERED)
+def test_layers_are_packed_once(name: str, rows: int) -> None:
+    f, w, x = LAYERED[name], array(3, 128, 128, seed=1) / 11, array(rows, 128)
+    bound = stagejit.bind(f, w, options=Options(verify=True, delegate=False))
+    assert_close(bound(x), f(w, x))
+    (weight,) = [buffer for buffer in bound.plan(x).buffers if buffer.kind == "weight"]
+    assert weight.layout.tiles  # as the loop wants it that works most
+    assert weight.layout.has_slices
+    assert name != "over_layers" or not bound.plan(x).packs
+    assert bound.memory_analysis()["kept_nbytes"] == w.nbytes
+    bound.update(w[::-1])
+    assert_close(bound(x), f(w[::-1], x))
+
+
+@pytest.mark.parametrize("columns", [100, 130])
+def test_layers_whose_last_panel_is_filled_up(columns: int) -> None:
+    def f(w: Any, x: Array) -> Any:
+        return lax.scan(lambda c, w: (c + (c @ w).mean(), c @ w), x, w)
+
+    w, x = array(3, 128, columns, seed=1) / 11, array(16, 128)
+    bound = stagejit.bind(f, w, options=Options(verify=True, delegate=False))
+    assert_close(bound(x), f(w, x))
+
+
+def test_dont_tile_layers_so_that_each_lies_in_pieces() -> None:
+    @extending.resolver("interleaved")
+    def interleaved(encoding: Any, type: Any, target: Any) -> Any:
+        """Slices lie innermost."""
+        return Layout((1, 2, 0)) if encoding.axes == "bkn" else None
+
+    w, x = array(3, 128, 128, seed=1) / 11, array(16, 128)
+    options = Options(verify=True, delegate=False, extensions=(interleaved,))
+    bound = stagejit.bind(over_layers, w, options=options)
+    assert_close(bound(x), over_layers(w, x))
+    reasons = [decision.reason for decision in bound.plan(x).decisions]
+    assert "in {1,2,0} the slices that a loop reads lie apart" in reasons
 
 
 @pytest.mark.parametrize("off", SWITCHES)

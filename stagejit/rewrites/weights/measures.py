@@ -1,0 +1,92 @@
+"""What is lost where weights have fewer bytes: |stored - w| / |w| in the Frobenius norm.
+
+Input: a value, and what it is once it is read again. Output: a graph that gives both sums of
+squares, with the bound inputs that it is of; those of bodies, whose inputs may be slices, become
+sums over all iterations. Invariant: sums are in f64, in which no square of an f32 is too large or
+too small; so one is NaN where, and only where, an element is no finite number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from stagejit.graph.ir import Graph, Op, Value
+from stagejit.graph.ops import build, filled
+from stagejit.rewrites.cloning import cloned, copied
+from stagejit.rewrites.partial import converted, mapped
+from stagejit.rewrites.weights.behind import weights_behind
+from stagejit.rewrites.weights.inside import handed_on, slices_of
+from stagejit.types import TensorType, f32, f64
+
+_TINY = 1e-200
+
+
+@dataclass(frozen=True)
+class Lost:
+    """Of one value. of: the bound inputs that the inputs of both graphs are. squares: of what is
+    lost, and of all of it. restored: what stands for the value."""
+
+    value: Value
+    of: tuple[Value, ...]
+    squares: Graph
+    restored: Graph
+
+
+def lost_of(graph: Graph, value: Value, restored: Value) -> Lost:
+    """restored: what is read instead."""
+    behind = tuple(w for w in graph.weights if w in (weights_behind(graph, value) or ()))
+    squares, again = Graph("error"), Graph("restored")
+    known = {w: squares.add_input(f"w{at}", w.type) for at, w in enumerate(behind)}
+    known |= cloned(squares, [value, restored], known)
+    given, found = (converted(squares, known[x], f64) for x in (value, restored))
+    both = (mapped(squares, "sub", found, given), given)
+    squares.set_outputs([_sum(squares, mapped(squares, "mul", x, x)) for x in both])
+    known = {w: again.add_input(f"w{at}", w.type) for at, w in enumerate(behind)}
+    again.set_outputs([cloned(again, [restored], known)[restored]])
+    return Lost(value, behind, squares, again)
+
+
+def of_body(op: Op, body: Graph) -> dict[str, Lost]:
+    """Those of a body, of what is outside of it."""
+    outside = {inner: operand for operand, where, inner in handed_on(op) if where is body}
+    slices, found = slices_of(op), dict[str, Lost]()
+    for name, lost in body.measures.items():
+        sliced = [value in slices for value in lost.of]
+        of = tuple(outside[value] for value in lost.of)
+        made = replace(lost, value=outside.get(lost.value, lost.value), of=of)
+        if any(sliced):
+            squares = _stacked(op, lost.squares, of, sliced)
+            squares.set_outputs([_sum(squares, value) for value in squares.outputs])
+            restored = _stacked(op, lost.restored, of, sliced)
+            made = replace(made, squares=squares, restored=restored)
+        found[name] = made
+    return found
+
+
+def _stacked(op: Op, graph: Graph, of: Sequence[Value], sliced: Sequence[bool]) -> Graph:
+    """What a graph gives for each slice."""
+    made, trip = Graph(graph.name), op.attrs["trip"]
+    inputs = [made.add_input(f"w{at}", value.type) for at, value in enumerate(of)]
+    order = sorted(range(len(of)), key=lambda at: not sliced[at])  # slices come first
+    body = copied(graph, [graph.inputs[at] for at in order], graph.outputs, ())
+    types = [TensorType(x.type.dtype, (trip, *x.shape)) for x in body.outputs]
+    loop = made.add(
+        "loop", [inputs[at] for at in order], types, op.loc,
+        body=body, condition=None, trip=trip, carries=0, xs=sum(sliced), reverse=False,
+    )  # fmt: skip
+    made.set_outputs(loop.results)
+    return made
+
+
+def _sum(graph: Graph, value: Value) -> Value:
+    return build(graph, "reduce", [value], fn="add", axes=tuple(range(value.type.rank)))
+
+
+def error_of(lost: Lost) -> Graph:
+    """The number that is shown."""
+    made = copied(lost.squares, lost.squares.inputs, lost.squares.outputs, ())
+    part, whole = made.outputs
+    whole = mapped(made, "max", whole, filled(made, _TINY, whole.type))
+    made.set_outputs([converted(made, mapped(made, "sqrt", mapped(made, "div", part, whole)), f32)])
+    return made
