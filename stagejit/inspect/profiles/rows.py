@@ -27,6 +27,7 @@ from stagejit.runtime.program_steps import Call, Copy, Store
 from stagejit.runtime.sites import NOWHERE
 
 FORK_JOIN, HOST, XLA, GPU = "fork-join", "host", "xla", "gpu"
+OUTSIDE = "outside of calls"
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ class DispatchTimes:
     branches around it; kind, ops, loc: as in the plan, or "fork-join" (before threads begin, and
     after they have ended), "host" (the rest of the calls: claiming memory, addresses, loops) and
     "xla" (equations left to XLA between two programs of ours), "gpu" (a whole program that runs
-    on a GPU, with the copies there and back).
+    on a GPU, with the copies there and back), or "outside of calls" (see `Profile.outside`).
     count: of executions. seconds: wall time of all of them; seconds_min, seconds_max: of one at
     least and at most. busy_seconds: of all
     threads. threads: how many share it at most; balance: 1 where all have the same to do, and

@@ -15,7 +15,7 @@ from typing import Self
 
 from stagejit.errors import StagejitError
 from stagejit.inspect.profiles import trace_file, views
-from stagejit.inspect.profiles.pieces_of_xla import gaps, rows_of_gaps
+from stagejit.inspect.profiles.pieces_of_xla import gaps, outside, rows_of_gaps
 from stagejit.inspect.profiles.rows import DispatchTimes, merged, rows_of
 from stagejit.inspect.profiles.spans import Span, spans_of
 from stagejit.inspect.profiles.taken import Taken
@@ -92,6 +92,19 @@ class Profile:
         return self._known().seconds
 
     @property
+    def block_seconds(self) -> float:
+        """Wall time of the block, in seconds; the sum of `seconds` and of those of `outside`, where
+        calls did not run beside each other."""
+        return self._known().block_seconds
+
+    @property
+    def outside(self) -> DispatchTimes:
+        """What of the block was in no call of a program of ours: Python, JAX's way to the call and
+        back, compiling, and what XLA runs before the first or after the last program of a function,
+        which its `ops` name. Only its `seconds` are known."""
+        return self._known().outside
+
+    @property
     def spans(self) -> tuple[Span, ...]:
         """What each thread did when; of long blocks the end."""
         return self._known().spans
@@ -145,7 +158,8 @@ def profile() -> Profile:
 
 def _take(taken: recording.Recording, compiled: Sequence[CompileTimes]) -> Taken:
     clock, pieces = recording.clock(), taken.pieces
-    found = gaps(pieces, staged_functions())
+    functions = staged_functions()
+    found = gaps(pieces, functions)
     rows = [row for times in pieces for row in rows_of(times, clock)]
     rows = merged([*rows, *rows_of_gaps(found, clock)])
     calls = sum(slot.count for times in pieces for slot in times.slots.get(0, ()))
@@ -164,7 +178,9 @@ def _take(taken: recording.Recording, compiled: Sequence[CompileTimes]) -> Taken
     ]
     lost = sum(times.lost_events for times in pieces)
     seconds = sum(row.seconds for row in rows)
-    return Taken(tuple(rows), tuple(spans), lost, calls, seconds, tuple(compiled))
+    block = taken.end - taken.begin
+    rest = outside(pieces, found, functions, clock, block)
+    return Taken(tuple(rows), tuple(spans), lost, calls, seconds, tuple(compiled), rest, block)
 
 
 def spans_in(taken: recording.Recording, clock: recording.Clock) -> list[Span]:

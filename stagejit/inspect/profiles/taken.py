@@ -14,7 +14,8 @@ from stagejit.runtime.compile_times import CompileTimes
 
 @dataclass(frozen=True)
 class Taken:
-    """dispatches: slowest first; seconds: of all calls, and of XLA between them."""
+    """dispatches: slowest first; seconds: of all calls, and of XLA between them. outside: what of
+    the block they are not, whose wall time is block_seconds."""
 
     dispatches: tuple[DispatchTimes, ...]
     spans: tuple[Span, ...]
@@ -22,3 +23,5 @@ class Taken:
     calls: int
     seconds: float
     compiled: tuple[CompileTimes, ...]
+    outside: DispatchTimes
+    block_seconds: float

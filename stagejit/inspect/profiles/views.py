@@ -29,7 +29,8 @@ def summary(taken: Taken) -> str:
     waiting = sum(row.waiting_seconds for row in taken.dispatches)
     return (
         f"{taken.calls} calls of programs, {1e3 * taken.seconds:.3f} ms"
-        f" in {len(taken.dispatches)} rows; threads waited {1e3 * waiting:.3f} ms"
+        f" in {len(taken.dispatches)} rows; threads waited {1e3 * waiting:.3f} ms;"
+        f" the block took {1e3 * taken.block_seconds:.3f} ms"
     )
 
 
@@ -65,6 +66,24 @@ def cells(row: DispatchTimes, total: float, peaks: Peaks) -> tuple[str, ...]:
     )
 
 
+def outside_cells(taken: Taken) -> tuple[str, ...]:
+    """Of what is outside of calls: no part of their sum, so it has no share."""
+    row = taken.outside
+    return (row.dispatch, "", "", f"{1e3 * row.seconds:.3f}", *("" for _ in _HEAD[4:]))
+
+
+def outside_text(taken: Taken) -> str:
+    """What it is."""
+    told = "outside of calls: Python, JAX's way to a call and back"
+    if not taken.outside.ops:
+        return told
+    first = f" ({taken.outside.loc})" if taken.outside.loc else ""
+    return (
+        f"{told}, and what XLA runs before the first or after the last program of a function: "
+        f"{_few(taken.outside.ops)}{first}"
+    )
+
+
 def _short(number: float) -> str:
     """With as many digits as tell something, also of numbers under 1."""
     return f"{number:.1f}" if number >= 0.95 else f"{number:.2g}"
@@ -87,6 +106,7 @@ def as_text(taken: Taken, most: int) -> str:
         seconds = sum(row.seconds for row in rest)
         others = DispatchTimes("", f"{len(rest)} others", "", seconds=seconds)
         lines.append((*cells(others, total, peaks)[:2], "", *cells(others, total, peaks)[3:5]))
+    lines.append(outside_cells(taken))
     widths = [max(len(line[at]) for line in lines if at < len(line)) for at in range(len(_HEAD))]
 
     def aligned(line: Sequence[str]) -> str:
@@ -97,15 +117,15 @@ def as_text(taken: Taken, most: int) -> str:
         return "  ".join(made).rstrip()
 
     compiled = [f"compiled {times}" for times in taken.compiled]
-    notes = [peaks_text(peaks), *warnings(rows, peaks)]
+    notes = [peaks_text(peaks), outside_text(taken), *warnings(rows, peaks)]
     return "\n".join([summary(taken), *map(aligned, lines), *notes, *compiled]) + "\n"
 
 
 def sections(taken: Taken) -> list[Section]:
     """What a page has."""
     rows, total, peaks = taken.dispatches, taken.seconds, of_this_machine()
-    shown = [cells(row, total, peaks) for row in rows]
-    told = [element("p", line) for line in warnings(rows, peaks)]
+    shown = [*(cells(row, total, peaks) for row in rows), outside_cells(taken)]
+    told = [element("p", line) for line in (outside_text(taken), *warnings(rows, peaks))]
     parts = [table(_HEAD, shown, numbers=_NUMBERS), *told]
     made = [
         Section("Dispatches", joined(parts), note=peaks_text(peaks)),
