@@ -21,6 +21,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.randomness import RNG
+from tests.sampling import keep_some_of_marked
 
 T = TypeVar("T")
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -64,7 +65,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--all-cases",
         action="store_true",
-        help="try all alternatives of tests that try some of them by default (`some_of`)",
+        help="try all alternatives of tests that try some by default (`some_of`, `mark.some`)",
     )
 
 
@@ -146,8 +147,10 @@ def update_golden(request: pytest.FixtureRequest) -> bool:
     return bool(request.config.getoption("--update-golden"))
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip `gpu` tests, with the reason, where they cannot run."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out cases of what is marked `some`; skip `gpu` tests, with the reason, where they
+    cannot run."""
+    keep_some_of_marked(config, items)
     if _has_gpu():
         return
     no_gpu = pytest.mark.skip(reason="needs an NVIDIA GPU and the `cuda` extra")

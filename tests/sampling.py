@@ -2,7 +2,7 @@
 
 Input: the tests that were collected, and which of them are one of many. Output: one of so many of
 these, drawn by the name of the test and STAGEJIT_TEST_SEED, and all others. Invariant: runs of one
-seed try the same cases; runs of other seeds try others; `--all-targets` tries all.
+seed try the same cases; runs of other seeds try others; with an option all are tried.
 """
 
 from __future__ import annotations
@@ -24,10 +24,11 @@ def keep_some(
     *,
     and_firsts: bool = True,
     few: int = 0,
+    option: str = "--all-targets",
 ) -> None:
     """and_firsts: of each test function at least its first case that is one of many. few: all of
-    functions that have no more of them."""
-    if config.getoption("--all-targets"):
+    functions that have no more of them. option: with which all are kept."""
+    if config.getoption(option):
         return
     left, kept = list[pytest.Item](), list[pytest.Item]()
     many = {item: item.nodeid.partition("[")[0] for item in items if is_one_of_many(item)}
@@ -43,6 +44,18 @@ def keep_some(
         (kept if is_first or drawn else left).append(item)
     config.hook.pytest_deselected(items=left)
     items[:] = kept
+
+
+def keep_some_of_marked(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Of cases of tests that are marked `some(n)`, one in n."""
+    for one_in in sorted(set(map(_marked, items)) - {0}):
+        marked = {item for item in items if _marked(item) == one_in}
+        keep_some(config, items, one_in, marked.__contains__, option="--all-cases")
+
+
+def _marked(item: pytest.Item) -> int:
+    mark = item.get_closest_marker("some")
+    return mark.args[0] if mark else 0
 
 
 def _number(nodeid: str) -> int:

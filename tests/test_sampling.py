@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.sampling import keep_some
+from tests.sampling import keep_some, keep_some_of_marked
 
 CASES = [f"tests/a.py::test_{name}[{k}]" for name in ("few", "many") for k in range(200)]
 OTHER = "tests/a.py::test_without_parameters"
@@ -17,6 +17,10 @@ OTHER = "tests/a.py::test_without_parameters"
 @dataclass(frozen=True)
 class Item:
     nodeid: str
+    one_in: int = 0
+
+    def get_closest_marker(self, name: str) -> Any:
+        return SimpleNamespace(args=(self.one_in,)) if self.one_in and name == "some" else None
 
 
 def kept(every: bool = False, **how: Any) -> list[str]:
@@ -54,6 +58,17 @@ def test_another_seed_draws_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STAGEJIT_TEST_SEED", "7")
     both = set(first) & set(kept(and_firsts=False)) - {OTHER}
     assert len(both) < len(first) / 2
+
+
+def test_cases_of_marked_tests_are_sampled() -> None:
+    asked: list[str] = []
+    hook = SimpleNamespace(pytest_deselected=lambda items: None)
+    config: Any = SimpleNamespace(getoption=asked.append, hook=hook)
+    items: list[Any] = [Item(nodeid, 4 * ("many" in nodeid)) for nodeid in CASES]
+    keep_some_of_marked(config, items)
+    assert [item.nodeid for item in items if not item.one_in] == CASES[:200]
+    assert 20 < sum(item.one_in for item in items) / 4 < 80
+    assert asked == ["--all-cases"]
 
 
 def test_all_are_kept_on_demand() -> None:

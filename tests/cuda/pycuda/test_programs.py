@@ -110,6 +110,7 @@ def require_close(found: Any, exact: list[np.ndarray]) -> None:
         np.testing.assert_allclose(np.asarray(one, other.dtype), other, rtol=3e-5, atol=3e-5)
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize(("program", "arrays"), PROGRAMS, ids=IDS)
 def test_a_program(
     driver: PyCudaDriver, device: Device, program: Program, arrays: tuple[np.ndarray, ...]

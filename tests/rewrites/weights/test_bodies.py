@@ -109,6 +109,7 @@ def test_what_weights_determine_in_a_body_is_made_once(name: str) -> None:
     assert_close(bound(x), f(params, x))
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("name", PROGRAMS)
 @pytest.mark.parametrize(
     "off", [c for n in (1, 2) for c in itertools.combinations(SWITCHES, n)], ids="+".join
