@@ -32,11 +32,9 @@ from stagejit.runtime.history import (
 from stagejit.runtime.history import (
     Past,
     Signature,
-    Static,
     past_of,
-    static_of,
-    with_static,
 )
+from stagejit.runtime.passing import Passed, as_passed, passed_of
 from stagejit.schedule.plan import Plan
 
 if TYPE_CHECKING:
@@ -183,14 +181,14 @@ class Traced(_Shown, jax.stages.Traced):
     @classmethod
     def of(cls, traced: Any, info: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Self:
         """`traced`, JAX's object, becomes one of ours, as its constructor differs by version. info:
-        what JAX knows of the jitted function; args, kwargs: of the call, of which static arguments
-        are remembered as text."""
+        what JAX knows of the jitted function; args, kwargs: of the call, of which texts are
+        remembered."""
         traced.__class__ = cls
         result: Self = traced
-        result._static = static_of(info, args, kwargs)
+        result._passed = passed_of(info, args, kwargs)
         return result
 
-    _static: tuple[Static, ...] = ()
+    _passed: Passed = Passed()
     _compile_times: CompileTimes | None = None  # of the last lowering that compiled
     _planned: tuple[Compilation, list[Remembered], Signature | None] | None = None
 
@@ -219,7 +217,7 @@ class Traced(_Shown, jax.stages.Traced):
             if call is None or call.mark is None:
                 self._planned = made, [], None
             else:
-                with with_static(self._static):
+                with as_passed(self._passed):
                     signature = signature_of_call(call, planned.request)
                 self._planned = made, call.mark.history, signature
         return self._planned
@@ -232,7 +230,7 @@ class Traced(_Shown, jax.stages.Traced):
         """Lower to what XLA compiles, in which our kernels are calls. jax_options: those of JAX's
         `Traced.lower`."""
         found: list[CompileTimes] = []
-        with with_static(self._static), noting(found, thread=threading.get_ident()):
+        with as_passed(self._passed), noting(found, thread=threading.get_ident()):
             lowered = Lowered.of(super().lower(**jax_options), self)
         self._compile_times = found[-1] if found else self._compile_times
         return lowered

@@ -12,6 +12,7 @@ from typing import Any
 
 from stagejit.runtime import history
 from stagejit.runtime.history import Compiled, Signature
+from stagejit.runtime.passing import UNKNOWN, passed_on_the_way
 from stagejit.runtime.seams import Call
 from stagejit.runtime.staged import Request
 from stagejit.users_line import users_frame
@@ -49,7 +50,7 @@ def signature_of_call(call: Call, request: Request, *, is_inside: bool = False) 
         donated=call.donated,
         layouts=call.layouts,
         shardings=call.shardings,
-        static=() if is_inside or call.mark is None else history.static_on_the_way(call.mark),
+        passed=UNKNOWN if is_inside or call.mark is None else passed_on_the_way(call.mark),
         platforms=(request.platform,),
         is_inside=is_inside,
     )

@@ -3,28 +3,27 @@
 Input: what JAX lowers, as `seams.Call` has it. Output: `Compiled` entries, in a list that belongs
 to the function (`Mark.history`). Invariants: texts and small numbers only, so that nothing of the
 user's lives longer for it; at most `KEPT` entries; nothing here fails a call.
-
-Note [Static arguments]: what JAX lowers does not know them: they are in the trace. A call that
-compiles is on the stack while it does, with its arguments; `f.trace` is told them by who calls it.
 """
 
 from __future__ import annotations
 
-import contextlib
-import reprlib
-import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextvars import ContextVar
 from dataclasses import dataclass, fields
 from typing import Any
 
 import jax
 
 from stagejit.options import Options
+from stagejit.runtime.passing import (
+    UNKNOWN,
+    Passed,
+    by_name,
+    changed_statics,
+    changed_structures,
+)
 
 KEPT = 32
 _MOST_SAID = 6  # changes of arguments
-_MOST_FRAMES = 200
 _SETTINGS = (
     "jax_enable_x64",
     "jax_default_matmul_precision",
@@ -59,31 +58,20 @@ class Argument:
 
 
 @dataclass(frozen=True)
-class Static:
-    """A static argument. text: its repr, shortened. token: tells values apart that read alike."""
-
-    name: str
-    text: str
-    token: int
-
-    def __str__(self) -> str:
-        return f"{self.name}={self.text}"
-
-
-@dataclass(frozen=True)
 class Signature:
-    """What a compilation depends on. settings: of `jax.config`, by name. is_inside: it is a part of
-    another program, or of a transformed one (`grad`, `vmap`), not a call of the function."""
+    """What a compilation depends on. arguments: the leaves of those that are not static. settings:
+    of `jax.config`, by name. is_inside: it is a part of another program, or of a transformed one
+    (`grad`, `vmap`), not a call of the function."""
 
     arguments: tuple[Argument, ...]
-    static: tuple[Static, ...]
+    passed: Passed
     options: Options
     settings: tuple[tuple[str, str], ...]
     platforms: tuple[str, ...] = ("cpu",)
     is_inside: bool = False
 
     def __str__(self) -> str:
-        return ", ".join(map(str, (*self.arguments, *self.static))) or "no arguments"
+        return ", ".join(map(str, (*self.arguments, *self.passed.static))) or "no arguments"
 
     @property
     def kind(self) -> tuple[object, ...]:
@@ -99,11 +87,18 @@ class Signature:
             arguments = [*arguments[:_MOST_SAID], f"{rest} more arguments changed"]
         return (
             *arguments,
-            *_changed_statics(self.static, before.static),
+            *changed_statics(self.passed.static, before.passed.static),
+            *self._structures(before),
             *_changed_options(self.options, before.options),
             *_changed("jax.config.", dict(self.settings), dict(before.settings)),
             *_changed("", {"the platform": self.platforms}, {"the platform": before.platforms}),
         )
+
+    def _structures(self, before: Signature) -> Iterator[str]:
+        """Where other leaves are told already, their containers are not."""
+        leaves, known = ({each.name for each in one.arguments} for one in (self, before))
+        if leaves == known:
+            yield from changed_structures(self.passed.given, before.passed.given)
 
 
 @dataclass(frozen=True)
@@ -178,7 +173,7 @@ def signature_of(
     donated: Sequence[bool] = (),
     layouts: Sequence[Any] = (),
     shardings: Sequence[Any] = (),
-    static: Sequence[Static] = (),
+    passed: Passed = UNKNOWN,
     platforms: Sequence[str] = ("cpu",),
     is_inside: bool = False,
 ) -> Signature:
@@ -198,7 +193,7 @@ def signature_of(
     )
     # Pieces of transformed programs have arguments without names.
     inside = is_inside or (bool(avals) and not any(names))
-    return Signature(arguments, tuple(static), options, _settings(), tuple(platforms), inside)
+    return Signature(arguments, passed, options, _settings(), tuple(platforms), inside)
 
 
 def _at(values: Sequence[Any] | None, number: int) -> Any:
@@ -225,104 +220,27 @@ def _settings() -> tuple[tuple[str, str], ...]:
     return tuple((name, str(value)) for name, value in found)
 
 
-# -- static arguments, see Note [Static arguments] ------------------------------------------------
-
-_static_arguments: ContextVar[tuple[Static, ...] | None] = ContextVar("static", default=None)
-
-
-@contextlib.contextmanager
-def with_static(static: tuple[Static, ...]) -> Iterator[None]:
-    """Inside, what is lowered was traced with these static arguments."""
-    token = _static_arguments.set(static)
-    try:
-        yield
-    finally:
-        _static_arguments.reset(token)
-
-
-def static_on_the_way(mark: Any) -> tuple[Static, ...]:
-    """The static arguments of the call that is compiled now: those of `with_static`, or of the call
-    of JAX's on the stack whose function has this mark."""
-    told = _static_arguments.get()
-    if told is not None:
-        return told
-    frame = sys._getframe(1)
-    for _ in range(_MOST_FRAMES):
-        if frame.f_code.co_name == "cache_miss" and "jit_info" in frame.f_code.co_freevars:
-            info = frame.f_locals.get("jit_info")
-            known = getattr(info, "compiler_options_kvs", None)
-            if getattr(known, "history", None) is mark.history:
-                return static_of(info, frame.f_locals["args"], frame.f_locals["kwargs"])
-        if frame.f_back is None:
-            break
-        frame = frame.f_back
-    return ()
-
-
-def static_of(info: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Static, ...]:
-    """The static arguments among those of a call. info: what JAX knows of the jitted function."""
-    signature = getattr(info, "fun_signature", None)
-    names = [] if signature is None else list(signature.parameters)
-    found: dict[str, Any] = {}
-    for number in info.static_argnums:
-        at = number + len(args) if number < 0 else number
-        if at < len(args):
-            found[names[at] if at < len(names) else f"argument {at}"] = args[at]
-    found |= {name: kwargs[name] for name in info.static_argnames if name in kwargs}
-    return tuple(Static(name, *_shown(value)) for name, value in sorted(found.items()))
-
-
-_short = reprlib.Repr()
-_short.maxother = _short.maxstring = 80
-
-
-def _shown(value: Any) -> tuple[str, int]:
-    """Its repr and hash, which are code of the user's."""
-    text, token = f"a {type(value).__name__}", 0
-    with contextlib.suppress(Exception):
-        text = _short.repr(value)
-    with contextlib.suppress(Exception):
-        token = hash(value)
-    return text, token
-
-
 # -- in words -------------------------------------------------------------------------------------
 
 
 def _changed_arguments(now: Sequence[Argument], before: Sequence[Argument]) -> Iterator[str]:
-    known = {argument.name: argument for argument in before}
-    for argument in now:
-        old = known.pop(argument.name, None)
+    for argument, old in by_name(now, before):
         if old is None:
             yield f"{argument} is new"
+        elif argument is None:
+            yield f"there is no {old.name} any more"
         elif old.type != argument.type:
             yield f"{argument.name} changed from {old.type} to {argument.type}"
         elif old.is_weak != argument.is_weak:
-            was, is_now = ("an array", "a Python number")[:: -1 if old.is_weak else 1]
-            yield f"{argument.name} changed from {was} to {is_now} (weak type)"
+            kinds = ("an array", "a Python number (weak type)")
+            was, is_now = kinds[:: -1 if old.is_weak else 1]
+            yield f"{argument.name} changed from {was} to {is_now}"
         elif old.is_donated != argument.is_donated:
             yield f"{argument.name} is {'' if argument.is_donated else 'not '}donated"
         elif old.layout != argument.layout:
             yield f"{argument.name} lies {argument.layout or 'row by row'}"
         elif old.sharding != argument.sharding:
             yield f"{argument.name} is {argument.sharding or 'on one device'}"
-    yield from (f"there is no {name} any more" for name in known)
-
-
-def _changed_statics(now: Sequence[Static], before: Sequence[Static]) -> Iterator[str]:
-    known = {static.name: static for static in before}
-    for static in now:
-        old = known.pop(static.name, None)
-        if old is None:
-            yield f"static argument {static} is new"
-        elif old.text != static.text:
-            yield f"static argument {static.name} changed from {old.text} to {static.text}"
-        elif old.token != static.token:
-            yield (
-                f"static argument {static.name} is another object than before that reads the "
-                f"same, {static.text}: define __eq__ and __hash__ by value"
-            )
-    yield from (f"static argument {name} is gone" for name in known)
 
 
 def _changed_options(now: Options, before: Options) -> Iterator[str]:

@@ -19,7 +19,8 @@ def lines_of(past: Past | None) -> list[str]:
     if past is None or not _is_worth_saying(past):
         return []
     rows = [f"  {number}. {what}" for number, what, *_ in rows_of(past)]
-    earlier = [f"  ... and {len(rows) - _MOST_LINES} before"] if len(rows) > _MOST_LINES else []
+    before = past.compiled[-1].number - min(len(rows), _MOST_LINES)
+    earlier = [f"  ... and {before} before"] if before else []
     return [headline_of(past), *earlier, *rows[-_MOST_LINES:]]
 
 
@@ -84,7 +85,7 @@ def _data(entry: Compiled) -> CompilationData:
     return {
         "number": entry.number,
         "arguments": list(map(str, signature.arguments)),
-        "static": list(map(str, signature.static)),
+        "static": list(map(str, signature.passed.static)),
         "inside": signature.is_inside,
         "causes": list(entry.causes),
         "left_to_xla": entry.left_to_xla,
