@@ -39,7 +39,7 @@ from stagejit.errors import InternalError
 from stagejit.importing import importing
 from stagejit.locks import new_lock, new_rlock
 from stagejit.options import CUDA, Options
-from stagejit.runtime import fallback, seams
+from stagejit.runtime import fallback, inherited, seams
 from stagejit.runtime.formats import NAME as CALLER_LAYOUTS
 from stagejit.runtime.formats import (
     NO_FORMATS,
@@ -137,6 +137,7 @@ def _key_of(request: Request) -> Any:
 
 def _after_fork_in_child() -> None:
     """Whoever was compiling is not in this process."""
+    inherited.after_fork_in_child()
     for known in _staged.values():
         for key in [key for key, entry in known.items() if not entry.is_made]:
             del known[key]

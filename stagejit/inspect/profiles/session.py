@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Self
 
@@ -40,18 +41,18 @@ class Profile:
 
     def __init__(self) -> None:
         self._taken: Taken | None = None
-        self._recording: recording.Recording | None = None
+        self._open: tuple[recording.Recording, AbstractContextManager[None]] | None = None
         self._compiled: list[CompileTimes] = []
-        self._noting = noting(self._compiled)
 
     def __enter__(self) -> Self:
-        if self._recording is not None:
+        if self._open is not None or self._taken is not None:
             raise StagejitError(
                 "this profile has begun already", next_step="make another stagejit.profile()"
             )
         wait_for_calls()
-        self._noting.__enter__()
-        self._recording = recorder().begin()
+        told = noting(self._compiled)
+        told.__enter__()
+        self._open = recorder().begin(), told
         return self
 
     def __exit__(
@@ -60,12 +61,15 @@ class Profile:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if self._recording is None:
+        if self._open is None:
             raise StagejitError("this profile has not begun", next_step="write `with` before it")
-        wait_for_calls()
-        recorder().end(self._recording)
-        self._noting.__exit__(None, None, None)
-        self._taken = _take(self._recording, self._compiled)
+        (taken, told), self._open = self._open, None
+        try:
+            wait_for_calls()
+        finally:  # an interrupt ends it, too
+            recorder().end(taken)
+            told.__exit__(None, None, None)
+        self._taken = _take(taken, self._compiled)
 
     def _known(self) -> Taken:
         if self._taken is None:

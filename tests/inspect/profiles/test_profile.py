@@ -5,7 +5,11 @@ from __future__ import annotations
 import gc
 import itertools
 import json
+import pickle
 import re
+import subprocess
+import sys
+import textwrap
 import threading
 import time
 from collections import Counter
@@ -383,3 +387,39 @@ def test_text_and_html_have_all_rows() -> None:
     assert "src=" not in page
     one = profile.as_text(rows=1)
     assert f"{len(profile.dispatches) - 1} others" in one
+
+
+def test_a_profile_that_has_ended_is_data() -> None:
+    profile = profiled(layer, jnp.ones((8, 8)), jnp.ones((8, 8)))
+    kept = pickle.loads(pickle.dumps(profile))
+    assert kept.dispatches == profile.dispatches
+    assert kept.spans == profile.spans
+    assert str(kept).splitlines()[0] == str(profile).splitlines()[0]
+    with pytest.raises(StagejitError, match="has begun already"), kept:
+        pass
+
+
+IN_A_CHILD = """
+    import os, sys, warnings
+    warnings.simplefilter("ignore")
+    import jax.numpy as jnp, stagejit
+    f, x = stagejit.jit(lambda x: jnp.tanh(x) * 2 + x), jnp.ones(8)
+    f(x).block_until_ready()
+    if "before" in sys.argv:
+        with stagejit.profile():
+            f(x).block_until_ready()
+    child = os.fork()
+    if not child:
+        with stagejit.profile() as profile:
+            f(x).block_until_ready()
+        os._exit(profile.calls)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+@pytest.mark.parametrize("when", ["", "before"])
+def test_in_a_child_of_a_fork(when: str) -> None:
+    """What XLA would compile there would wait for ever."""
+    command = [sys.executable, "-c", textwrap.dedent(IN_A_CHILD), when]
+    found = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True)
+    assert found.stdout == "1\n"
