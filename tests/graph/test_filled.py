@@ -9,7 +9,7 @@ import pytest
 
 from stagejit.graph.interpreter import interpret
 from stagejit.graph.ir import Graph
-from stagejit.graph.ops import filled
+from stagejit.graph.ops import build, filled
 from stagejit.graph.verifier import verify
 from stagejit.types import TensorType, dtype_named, f32
 
@@ -86,3 +86,17 @@ def test_each_graph_has_its_own() -> None:
     graph, other = Graph(), Graph()
     assert filled(graph, 0.5, TYPE).op not in other
     assert filled(other, 0.5, TYPE).op in other
+
+
+def test_who_builds_with_a_number_is_told_of_it() -> None:
+    graph = Graph()
+    x = graph.add_input("x", TYPE)
+    for attrs in ({}, {"value": 2.0}):
+        with pytest.raises(TypeError, match=r"a number is filled\(graph, number, type\)"):
+            build(graph, "const", **attrs)
+    operands: Any = [x, 2.0]
+    with pytest.raises(TypeError, match=r"operand 1 of map is 2.0, .* a number is filled"):
+        build(graph, "map", operands, fn="mul", dtype=f32)
+    operands = [x.op]
+    with pytest.raises(TypeError, match="operand 0 of map is input.1, .* take its result"):
+        build(graph, "map", operands, fn="neg", dtype=f32)

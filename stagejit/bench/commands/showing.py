@@ -6,7 +6,9 @@ Invariant: heavy imports wait until a command runs.
 
 from __future__ import annotations
 
+import contextlib
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -87,13 +89,28 @@ def as_json(explanation: Explanation) -> str:
 
 def written(file: Path, text: str) -> None:
     """Write a file. Raises OptionsError where that cannot be."""
-    try:
+    with writing(file):
         file.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise OptionsError(
-            f"cannot write {str(file)!r}: {error.strerror}", next_step="name a file that can be"
-        ) from None
     typer.echo(f"{file}: {len(text):,} characters", err=True)
+
+
+@contextlib.contextmanager
+def writing(file: Path) -> Iterator[None]:
+    """Inside, a file is written. Raises OptionsError where that cannot be."""
+    try:
+        yield
+    except OSError as error:
+        raise _unwritable(file, error.strerror or str(error)) from None
+
+
+def require_folder(file: Path) -> None:
+    """Raises OptionsError, before anything is measured, for a file that has no folder."""
+    if not file.parent.is_dir():
+        raise _unwritable(file, "there is no such folder")
+
+
+def _unwritable(file: Path, why: str) -> OptionsError:
+    return OptionsError(f"cannot write {str(file)!r}: {why}", next_step="name a file that can be")
 
 
 def picture(
@@ -110,7 +127,10 @@ def picture(
     """Draw a stage of a function's compilation into a file that needs nothing but a browser."""
     from stagejit.bench import user_functions
 
-    made = user_functions.call_of(program, args).lower(target).picture(what).save(file)
+    require_folder(file)
+    drawn = user_functions.call_of(program, args).lower(target).picture(what)
+    with writing(file):
+        made = drawn.save(file)
     typer.echo(f"{made}: {made.stat().st_size:,} bytes")
 
 
@@ -131,9 +151,12 @@ def profile(
         raise OptionsError(
             f"{str(file)!r} is neither .html nor .json", next_step="choose one of the two"
         )
+    if file:
+        require_folder(file)
     made = profiling.profile_of(user_functions.call_of(program, args), calls)
     typer.echo(str(made), nl=False)
     if file and file.suffix == ".html":
-        file.write_text(made.as_html(), encoding="utf-8")
+        written(file, made.as_html())
     elif file:
-        made.save(file)
+        with writing(file):
+            made.save(file)

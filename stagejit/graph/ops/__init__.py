@@ -111,7 +111,7 @@ import numpy as np
 
 from stagejit.errors import VerificationError
 from stagejit.graph.definition import Attrs, Types, definition_of
-from stagejit.graph.ir import Graph, Value
+from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.ops import (
     attention,
     control,
@@ -156,14 +156,31 @@ def infer(kind: str, operands: Types, attrs: Attrs) -> tuple[TensorType, ...] | 
     return (types,) if isinstance(types, TensorType) else tuple(types)
 
 
+_FILLED = "filled(graph, number, type)"
+
+
 def build(
-    graph: Graph, kind: str, operands: Sequence[Value], loc: Loc = UNKNOWN, **attrs: Any
+    graph: Graph, kind: str, operands: Sequence[Value] = (), loc: Loc = UNKNOWN, **attrs: Any
 ) -> Value:
-    """Append an op with its inferred result type and return the result."""
+    """Append an op with its inferred result type and return the result.
+
+    Raises VerificationError for operands and attributes that do not fit, TypeError for operands
+    that are no values.
+    """
+    for number, value in enumerate(operands):
+        if type(value) is not Value:
+            raise TypeError(_no_value(kind, number, value))
+    if definition_of(kind).is_constant and not isinstance(attrs.get("value"), np.ndarray):
+        raise TypeError(f"{kind} has an array for its value: a number is {_FILLED}")
     types = infer(kind, [value.type for value in operands], attrs)
     if types is None:
         raise ValueError(f"{kind} states its own result types; use Graph.add")
     return graph.add(kind, operands, types, loc, **attrs).result
+
+
+def _no_value(kind: str, number: int, given: Any) -> str:
+    hint = "take its result" if isinstance(given, Op) else f"a number is {_FILLED}"
+    return f"operand {number} of {kind} is {given!r}, of type {type(given).__name__}: {hint}"
 
 
 def filled(graph: Graph, number: Any, type: TensorType, loc: Loc = UNKNOWN) -> Value:

@@ -18,7 +18,7 @@ from stagejit.inspect.pictures.layered import Layout, layers_of, layout
 from stagejit.inspect.pictures.repeats import Part, parts_of, single
 
 MOST = 400  # nodes of a drawing; more are neither read nor placed in a second
-_WIDEST = 7  # nodes beside each other
+WIDEST = 7  # nodes beside each other
 _LONGEST = 5  # layers that an arrow crosses
 _MOST_ARROWS = 10  # at one end of a node
 _LETTERS = 42  # of a line in a node
@@ -85,12 +85,15 @@ class Drawn:
         return f"{self.nodes} boxes drawn for {self.of} nodes, alike ones once"
 
 
-def draw(nodes: Sequence[Node], edges: Sequence[Edge], *, fold: bool = True) -> Drawn:
-    """The picture. fold: draw one copy of what repeats."""
+def draw(
+    nodes: Sequence[Node], edges: Sequence[Edge], *, fold: bool = True, widest: int = WIDEST
+) -> Drawn:
+    """The picture. fold: draw one copy of what repeats. widest: nodes beside each other at most."""
     folded = parts_of([node.label for node in nodes]) if fold else [single(0, len(nodes))]
     parts = _shown(folded)
     of, stop = len(nodes), parts[-1].stop if parts else 0
-    scene = _Scene(nodes[:stop], [edge for edge in edges if edge.target < stop], parts)
+    shown = [edge for edge in edges if edge.target < stop]
+    scene = _Scene(nodes[:stop], shown, parts, widest)
     return Drawn(scene.drawing(), len(scene.nodes), of, of - stop)
 
 
@@ -110,8 +113,10 @@ def _shown(parts: Sequence[Part]) -> list[Part]:
 class _Scene:
     """One drawing. Drawn nodes are numbered; `stands_for[i]` is the number of node i's."""
 
-    def __init__(self, nodes: Sequence[Node], edges: Sequence[Edge], parts: Sequence[Part]) -> None:
-        self.parts = parts
+    def __init__(
+        self, nodes: Sequence[Node], edges: Sequence[Edge], parts: Sequence[Part], widest: int
+    ) -> None:
+        self.parts, self.widest = parts, widest
         self.nodes: list[Node] = []
         self.part_of: list[int] = []
         self.stands: list[int] = []  # for how many
@@ -152,7 +157,7 @@ class _Scene:
         }
         for source, target in pairs.keys() - drawn.keys():
             _first(notes.setdefault(target, {}), (source, 0), pairs[source, target][0])
-        self.layer = layers_of(len(self.nodes), list(drawn), self.part_of, _WIDEST)
+        self.layer = layers_of(len(self.nodes), list(drawn), self.part_of, self.widest)
         self.edges: list[Edge] = []
         ends: dict[tuple[int, bool], int] = {}
         for (source, target), edge in drawn.items():

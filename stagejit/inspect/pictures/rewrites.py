@@ -16,12 +16,13 @@ from stagejit.graph.ir import Graph, Value
 from stagejit.inspect.page import Markup, item, joined, table
 from stagejit.inspect.pictures import svg
 from stagejit.inspect.pictures.graphs import Nodes
-from stagejit.inspect.pictures.nodes import Drawn, Edge, Node, draw
+from stagejit.inspect.pictures.nodes import WIDEST, Drawn, Edge, Node, draw
 from stagejit.inspect.pictures.picture import Panel
 from stagejit.inspect.pictures.words import line_of
 from stagejit.numbers import counted
 
 _MOST = 60  # ops of a drawing
+_WIDEST = WIDEST // 2  # nodes beside each other, on each of two sides
 _MOST_ROWS = 300  # of decisions of a step
 _MOST_WHOLE = 24  # of a graph that is drawn as a whole, with what did not change
 
@@ -130,7 +131,7 @@ def _side(snapshot: Snapshot, touched: set[str], marks: Mapping[str, Iterable[st
         for name, node in snapshot.nodes.items()
         if name in wanted
     }
-    return draw(list(shown.values()), _edges(snapshot, shown))
+    return draw(list(shown.values()), _edges(snapshot, shown), widest=_WIDEST)
 
 
 def _edges(snapshot: Snapshot, shown: Mapping[str, Node]) -> list[Edge]:

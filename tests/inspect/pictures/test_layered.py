@@ -8,6 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stagejit.inspect.pictures.layered import layers_of, layout
+from stagejit.inspect.pictures.nodes import Line, Node
+from stagejit.inspect.pictures.nodes import draw as drawn
 
 Box = tuple[float, float, float, float]  # left, top, right, bottom
 
@@ -73,3 +75,11 @@ def test_a_chain_is_a_column() -> None:
     edges = [(at, at + 1) for at in range(4)]
     placed = layout(sizes, edges, layers_of(5, edges, [0] * 5, 7))
     assert max(x for x, _ in placed.centers) - min(x for x, _ in placed.centers) < 1
+
+
+def test_fewer_nodes_beside_each_other_make_it_narrower() -> None:
+    """As on each of two sides."""
+    nodes = [Node(f"%{at}", (Line("x" * 30),), "gray", (), at) for at in range(20)]
+    whole, side = drawn(nodes, []), drawn(nodes, [], widest=3)
+    assert side.nodes == whole.nodes == 20
+    assert side.drawing.width < 0.5 * whole.drawing.width
