@@ -98,5 +98,5 @@ def test_who_builds_with_a_number_is_told_of_it() -> None:
     with pytest.raises(TypeError, match=r"operand 1 of map is 2.0, .* a number is filled"):
         build(graph, "map", operands, fn="mul", dtype=f32)
     operands = [x.op]
-    with pytest.raises(TypeError, match="operand 0 of map is input.1, .* take its result"):
+    with pytest.raises(TypeError, match=r"operand 0 of map is input.1, .* take its result"):
         build(graph, "map", operands, fn="neg", dtype=f32)
