@@ -41,6 +41,12 @@ _TWO_OF_512 = frozenset({
 _ASK_AHEAD = frozenset({"skylake-avx512", "cooperlake", "cascadelake"})
 _LINES_AHEAD = 16  # 8 to 32 are alike
 _ONE_OF_256 = frozenset({"znver1"})
+_L1_MISSES = 24  # Zen 3 and 4; Zen 5 and cores of Apple have more, Golden Cove has 16
+_FEW_MISSES = dict.fromkeys(("sandybridge", "ivybridge", "haswell", "broadwell"), 10)
+_FEW_MISSES |= dict.fromkeys(
+    ("skylake", "skylake-avx512", "cascadelake", "cooperlake", "cannonlake", "icelake-client",
+     "icelake-server", "rocketlake", "tigerlake"), 12,
+)  # fmt: skip
 _FOUR_PIPES = ("neoverse-v", "neoverse-512tvb", "apple-m", "cortex-x")
 
 
@@ -48,8 +54,8 @@ _FOUR_PIPES = ("neoverse-v", "neoverse-512tvb", "apple-m", "cortex-x")
 class Target(Machine):
     """One CPU, and what the steps above kernels know of it. `features` is LLVM's comma-separated
     list. l1_nbytes, l2_nbytes: the share of one core, which may be a thread of a physical one.
-    fma_ports: vectors that one core multiplies and adds (and loads) in a cycle. clock: cycles a
-    second."""
+    fma_ports: vectors that one core multiplies and adds (and loads) in a cycle. l1_misses: lines
+    that it waits for at once. clock: cycles a second."""
 
     name: str
     triple: str
@@ -60,6 +66,7 @@ class Target(Machine):
     has_avx512: bool
     l1_nbytes: int
     fma_ports: int
+    l1_misses: int
     clock: float
 
     @property
@@ -175,6 +182,7 @@ def _make(
         l3s=l3s,
         cores=cores,
         fma_ports=ports,
+        l1_misses=_FEW_MISSES.get(cpu, _L1_MISSES),
         clock=clock,
         peak_flops=flops_per_cycle * clock,
         bandwidth=min(_CORE_BANDWIDTH * cores, 45e9 + 10e9 * cores),

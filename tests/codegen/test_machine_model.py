@@ -87,6 +87,22 @@ def test_what_comes_from_memory_is_not_packed() -> None:
         assert tile(target, *long).endswith("nothing packed")
 
 
+@pytest.mark.parametrize(("m", "k", "n"), [
+    (123, 51234, 456), (300, 4096, 4096), (64, 4096, 4096),  # from memory
+    (24, 1024, 1024), (32, 512, 512), (32, 768, 2304),  # rows evict each other
+])  # fmt: skip
+def test_a_core_that_waits_for_few_lines_wants_what_comes_from_afar_packed(
+    m: int, k: int, n: int
+) -> None:
+    """For few rows there is nothing to do meanwhile; few steps evict nothing."""
+    few, many = server("cascadelake"), server("znver5")
+    assert (few.l1_misses, many.l1_misses) == (12, 24)
+    assert tile(few, (m, k), (k, n)).endswith("right packed")
+    assert tile(many, (m, k), (k, n)).endswith("nothing packed")
+    assert tile(few, (8, k), (k, n)).endswith("nothing packed")
+    assert tile(few, (m, 64), (64, n)).endswith("nothing packed")
+
+
 def test_parts_of_a_sum_are_read_in_blocks_as_long_as_one() -> None:
     """A step reads one row, however many parts there are."""
     parts = (32, 123, 1602), (32, 1602, 456)

@@ -30,6 +30,7 @@ from stagejit.index.affine import Var
 # What stands around the loops of a tile's reduction, which it is given.
 Around = Callable[["SumTile", Node], Node]
 
+_LINE = 64  # bytes
 _UNROLLED = 4  # reduction axes up to this extent may be unrolled
 
 
@@ -77,9 +78,12 @@ class MicroKernel:
 
     def start(self, view: View) -> Register:
         """The offset of the first element of the tile where the loops stand."""
-        offset = view.base()
+        offset, (panels, size) = view.base(), view.panel
         for split in self.tiling.splits:
-            offset = offset + view.moved(split.var, self.emitter.offset(split.var))
+            if split.var is panels:
+                offset = offset + self.emitter.groups[split.var] * size
+            else:
+                offset = offset + view.moved(split.var, self.emitter.offset(split.var))
         return offset
 
     # ---------------------------------------------------------------- points
@@ -287,6 +291,8 @@ class SumTile:
 
         if self.tiling.ahead:
             self._fetch_ahead(offsets)
+        if self.tiling.near and loops:
+            self._fetch_near(loops[-1], offsets)
         current = list(self.emitter.cells[self.sums])
         for combination in itertools.product(*(range(axis.extent) for axis in self.unrolled)):
             steps = {**fixed, **dict(zip(self.unrolled, combination, strict=True))}
@@ -318,6 +324,15 @@ class SumTile:
                 at = vector * tiling.lanes + view.constant({axis: tiling.k_block})
                 at = self.b.select(self.b.compare("lt", vector, vectors), at, self.b.const(0))
                 self.b.prefetch(view.buffer, offset + at, locality=2)
+
+    def _fetch_near(self, loop: Steps, offsets: Sequence[Register]) -> None:
+        """What a later step reads of vectors that follow each other, a line at a time."""
+        lane, lanes, near = self.tiling.lane, self.tiling.lanes, self.tiling.near
+        for view, offset, move in zip(self.kernel.operands, offsets, loop.moves, strict=True):
+            if lane in view.depends and move == self.tiling.row:
+                line = max(_LINE // view.dtype.itemsize, 1)
+                for at in range(0, self.sizes[lane] * lanes, line):
+                    self.b.prefetch(view.buffer, offset + (move * near + at))
 
     def _lanes(self, view: View) -> int:
         """Of what is loaded of an operand; 0: scalars."""

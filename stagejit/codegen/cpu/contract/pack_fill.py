@@ -7,12 +7,12 @@ that a window reaches outside the operand holds the operand's border.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 
 from stagejit.codegen.contraction.sources import Source
-from stagejit.codegen.cpu.contract.packing import Dim, View, layout
+from stagejit.codegen.cpu.contract.packing import Dim, Need, View, layout, panel_split
 from stagejit.codegen.cpu.contract.tiling import Tiling
 from stagejit.codegen.elements.accesses import between_lanes
 from stagejit.codegen.ir.nodes import Value as Register
@@ -20,14 +20,17 @@ from stagejit.codegen.ir.nodes import element_type
 from stagejit.codegen.ir.strides import every
 from stagejit.codegen.math import functions as vmath
 from stagejit.codegen.nest.emitter import Emitter
+from stagejit.codegen.nest.groups import Part, Split
 from stagejit.codegen.nest.spans import Span
 from stagejit.codegen.nest.tree import (
     At,
     Cell,
     Chunk,
     Do,
+    Groups,
     Loop,
     Node,
+    Run,
     everywhere,
     serial,
     vectors,
@@ -37,23 +40,7 @@ from stagejit.types import DType
 
 _MOST_SHUFFLED = 4  # phases that shuffles sort faster than scattered stores
 _UNROLLED_VECTORS = 8  # rows up to this length are written without a loop
-
-
-@dataclass(frozen=True)
-class _Need:
-    """The part of one dimension that a block needs: source positions [first, stop), which lie at
-    block positions `source - origin`. The block has `count` positions; those that no element of the
-    operand reaches hold the border."""
-
-    first: Register
-    stop: Register
-    origin: Register
-    count: Register
-
-    @property
-    def span(self) -> Span:
-        """The source positions."""
-        return Span.between(self.first, self.stop)
+_ROWS_AHEAD = 4  # of a panel, which are short and far from each other in memory
 
 
 SIDES = ("left", "right")
@@ -69,11 +56,12 @@ class Fill:
     ) -> None:
         self.b, self.emitter, self.elements = emitter.b, emitter, emitter.elements
         self.source, self.tiling, self.lanes, self.dtype = source, tiling, tiling.lanes, dtype
-        self.name = name
-        self.packed, self.size = layout(source, tiling, dtype)
+        self.name, self.split = name, panel_split(source, tiling)
+        self.packed, self.panel = layout(source, tiling, dtype)
+        self.size = self.panel * (self.split.block if self.split is not None else 1)
         self.buffer = self.b.scratch(name, element_type(dtype), self.size)
         self.dims, self.index, self.memory = list(self.packed), source.index, source.memory
-        self.needs: dict[Var, _Need] = {}
+        self.needs: dict[Var, Need] = {}
         for at in reversed(range(len(self.dims) - 1)):
             self._join(at)
 
@@ -86,10 +74,46 @@ class Fill:
         phased = [dim for dim in self.packed if dim.modulus > 1]
         b, depends = self.b, self.source.depends  # a view that held all of this would be a cycle
         base = partial(b.const, 0)
-        return View(self.buffer, self.dtype, strides, base, depends, padded=True, phased=phased)
+        panel = (self.split.var, self.panel) if self.split is not None else (None, 0)
+        return View(
+            self.buffer, self.dtype, strides, base, depends,
+            padded=True, phased=phased, panel=panel,
+        )  # fmt: skip
 
     def tree(self) -> Node:
-        return self.emitter.within("pack", self._spans, self._tree())
+        if self.split is None:
+            return self.emitter.within("pack", self._spans, self._tree())
+        return Groups(self.split, tuple(self._panels(self.split)))
+
+    def _panels(self, split: Split) -> Iterator[Run]:
+        """What fills the panels of groups of each size, and of the last group, which ends where the
+        axis does; squares are much code, and loop in any case."""
+        over = split.unit * (split.small * split.groups + split.big) - split.var.extent
+        last = split.groups - 1 if over else split.groups
+        bounds: list[tuple[int, int, int, int | None]] = [
+            (split.small + 1, 0, split.big, 0),
+            (split.small, split.big, last, 0),
+            (split.small, last, split.groups, over),
+        ]
+        if self._directions()[1] is not None and (over or len(split.sizes()) > 1):
+            bounds = [(split.most, 0, split.groups, None)]
+        for size, low, high, less in bounds:
+            if low < high:
+                fill = self.emitter.within("pack", self._spans, self._tree())
+                count = None if less is None else size * split.unit - less
+                group = partial(self._group, split, count)
+                yield Run(size, low, high, self.emitter.within("panel", group, fill))
+
+    def _group(self, split: Split, count: int | None) -> dict[Var, Span]:
+        """So many elements from where the group starts; None: all that it has."""
+        start = self.emitter.elements.position.env[split.var]
+        if count is not None:
+            return {split.var: Span(start, count)}
+        part = self.emitter.span(split.var)
+        assert isinstance(part, Part)
+        stop = split.start(self.b, self.emitter.groups[split.var] + part.low + 1)
+        stop = self.b.binary("smin", stop, split.var.extent)
+        return {split.var: Span.between(start, stop)}
 
     def _spans(self) -> dict[Var, Span]:
         self.needs = {dim.source: self._need(dim) for dim in self.dims}
@@ -127,16 +151,20 @@ class Fill:
 
     def _count(self, dim: Dim) -> int | None:
         """How many positions each block has, None where that differs."""
+        if self.split is not None and dim.axis is self.split.var:
+            return None
         lengths = {axis: self.tiling.count(axis) for axis in dim.window.at.vars()}
         known = {axis: length for axis, length in lengths.items() if length is not None}
         return dim.window.length(known) * dim.times if len(known) == len(lengths) else None
 
-    def _need(self, dim: Dim) -> _Need:
+    def _need(self, dim: Dim) -> Need:
         b, span, window = self.b, self.emitter.span, dim.window
         if dim.axis is not None:
             own = span(dim.axis)
             first, stop, origin, count = own.start, own.stop, own.start, own.length
+            known = own.count if dim.times == 1 else None
         else:
+            known = None
             origin, count = b.const(window.at.const - window.before), b.const(1)
             for axis, coeff in window.at.terms:
                 origin = origin + span(axis).start * coeff
@@ -145,7 +173,8 @@ class Fill:
             if not window.exact:
                 first = b.binary("smin", b.binary("smax", origin, 0), stop)
                 stop = b.binary("smax", b.binary("smin", stop, window.size), first)
-        return _Need(*(number * dim.times for number in (first, stop, origin, count)))
+        first, stop, origin, count = (number * dim.times for number in (first, stop, origin, count))
+        return Need(first, stop, origin, count, known)
 
     def _join(self, at: int) -> None:
         """Two dimensions become one, if the first runs on into the second."""
@@ -204,9 +233,15 @@ class Fill:
         # Whole vectors of it may reach into the rows that follow.
         return (self._border(before), inner, self._border(after))
 
+    def _panel_start(self) -> Register:
+        """Where in scratch the panel of the group begins, or the block."""
+        if self.split is None:
+            return self.b.const(0)
+        return self.emitter.groups[self.split.var] * self.panel
+
     def _row_start(self, depth: int) -> Register:
         """Where in scratch the loops over the first dimensions stand."""
-        start = self.b.const(0)
+        start = self._panel_start()
         for dim in self.dims[:depth]:
             position = self.elements.position.env[dim.source] - self.needs[dim.source].origin
             start = start + position * dim.stride
@@ -248,6 +283,17 @@ class Fill:
         here = self.elements.scalar_index(memory - place.base)
         self.b.prefetch(place.buffer, here + memory.coeff(outer.source))
 
+    def _fetch_row(self) -> None:
+        """A row of the panel that follows some rows later, a line at a time."""
+        memory, leaf, (*_, outer, row) = self.memory, self.source.leaf, (None, *self.dims)
+        if memory is None or leaf is None or outer is None or memory.coeff(row.source) != 1:
+            return
+        _, place = self.elements.behind(leaf)
+        here = self.elements.scalar_index(memory - place.base)
+        here = here + memory.coeff(outer.source) * _ROWS_AHEAD
+        for at in range(0, row.length * leaf.type.dtype.itemsize, 64):
+            self.b.prefetch(place.buffer, here + at // leaf.type.dtype.itemsize)
+
     def _border(self, ends: Callable[[], tuple[Register, Register]]) -> Node:
         """Whole vectors of the border, from one place in scratch to another or a little further."""
         b, lanes, at = self.b, self.lanes if self.lanes > 1 else 0, Var(self.size, "border")
@@ -279,7 +325,9 @@ class Fill:
     def _row(self, vector: Dim) -> Node:
         """Positions along the innermost dimension."""
         if self.lanes > 1:
-            return vectors(vector.source, self.lanes, self.write)
+            short = self.split is not None and vector.length <= _UNROLLED_VECTORS * self.lanes
+            row = vectors(vector.source, self.lanes, self.write, straight=short)
+            return (Do("fetch ahead", self._fetch_row), row) if short else row
         return serial([vector.source], self.write)
 
     def _squares(self, vector: Dim, along: Dim) -> Node:
@@ -313,7 +361,7 @@ class Fill:
 
     def _offset(self, dims: Sequence[Dim]) -> Register:
         """Scratch offset of the source position where `elements` stands, along dimensions."""
-        offset = self.b.const(0)
+        offset = self._panel_start()
         for dim in dims:
             position = self.elements.scalar_index(Affine.of(dim.source))
             offset = offset + self._along(dim, position - self.needs[dim.source].origin)

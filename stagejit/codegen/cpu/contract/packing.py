@@ -3,6 +3,12 @@
 Input: an operand's `Source`, the `Tiling`. Output: a `View` of memory or scratch; the layout of an
 item's block in scratch, which `pack_fill.py` fills. Invariant: whole vectors past the end of the
 lane axis stay inside the scratch.
+
+Note [Panels of scratch]: tiles of one group of the lane axis read the same lines in the same order,
+step by step. Where these follow each other, they lie on few pages, the prefetchers of any CPU see
+one line after the other, and no two steps compete for the same place in a cache. So each group has
+a panel, as wide as the largest tile. What windows share would then be there several times: they
+have one block for all groups.
 """
 
 from __future__ import annotations
@@ -16,6 +22,8 @@ from stagejit.codegen.contraction.sources import Source
 from stagejit.codegen.cpu.contract.tiling import Tiling
 from stagejit.codegen.ir.nodes import Buffer
 from stagejit.codegen.ir.nodes import Value as Register
+from stagejit.codegen.nest.groups import Split
+from stagejit.codegen.nest.spans import Span
 from stagejit.index.affine import Affine, Var
 from stagejit.types import DType
 
@@ -48,12 +56,34 @@ class Dim:
 
 
 @dataclass(frozen=True)
+class Need:
+    """The part of one dimension that a block needs: source positions [first, stop), which lie at
+    block positions `source - origin`. The block has `count` positions; those that no element of the
+    operand reaches hold the border. known: how many source positions there are, if that is a
+    number."""
+
+    first: Register
+    stop: Register
+    origin: Register
+    count: Register
+    known: int | None = None
+
+    @property
+    def span(self) -> Span:
+        """The source positions."""
+        if self.known is not None:
+            return Span(self.first, self.known)
+        return Span.between(self.first, self.stop)
+
+
+@dataclass(frozen=True)
 class View:
     """How the nest reads or writes one array: an element offset per axis.
 
     base: offset where all axes stand at the start of what the loops handed down. depends: axes that
     choose the element. padded: reading whole vectors past the end of the lane axis stays inside the
-    array. phased: dimensions with a modulus.
+    array. phased: dimensions with a modulus. panel: the axis of which each group of tiles has a
+    panel, and its elements; (None, 0) where none is.
     """
 
     buffer: Buffer
@@ -63,6 +93,7 @@ class View:
     depends: frozenset[Var]
     padded: bool = False
     phased: Sequence[Dim] = ()
+    panel: tuple[Var | None, int] = (None, 0)
 
     def moved(self, axis: Var, position: Register) -> Register:
         """The change of offset when `axis` moves from its block's start to `position`."""
@@ -85,9 +116,18 @@ class View:
         return math.lcm(*(modulus // math.gcd(coeff, modulus) for modulus, coeff in moduli))
 
 
+def panel_split(source: Source, tiling: Tiling) -> Split | None:
+    """The axis of the lanes, if each of its groups has a panel of what is packed."""
+    split = next((split for split in tiling.splits if split.var is tiling.lane), None)
+    apart = tiling.panels and tiling.lane in source.depends and not source.windows
+    return split if apart else None
+
+
 def layout(source: Source, tiling: Tiling, dtype: DType) -> tuple[list[Dim], int]:
-    """Dimensions in storage order, innermost last, and the number of elements."""
+    """Dimensions in storage order, innermost last, and the number of elements: of a panel, where
+    there are some."""
     lane, memory = tiling.lane, source.memory
+    split = panel_split(source, tiling)
     variables = dict.fromkeys(
         var for part in source.index for var in sorted(part.loop_vars(), key=lambda var: var.id)
     )
@@ -99,17 +139,22 @@ def layout(source: Source, tiling: Tiling, dtype: DType) -> tuple[list[Dim], int
         order.sort(key=lambda var: -abs(memory.coeff(var)) or -math.inf)
     if lane in source.depends:
         order.sort(key=lambda var: lane in windows[var].at.vars())
+    if split is not None:  # tiles go through all steps before they come to the next place
+        order.sort(key=lambda var: (var is lane, var in tiling.reduce))
     line = max(64 // dtype.itemsize, 1)
     placed: list[Dim] = []
     size = 1
     for var in reversed(order):
         window, modulus = windows[var], 1
         dim = Dim(var, window, window.length(tiling.extents), stride=size)
+        if split is not None and var is lane:
+            dim = replace(dim, length=split.most * split.unit)
         per_plane = dim.length
-        if not placed and lane is not None and lane in window.at.vars():
+        if split is None and not placed and lane is not None and lane in window.at.vars():
             modulus = max(window.at.coeff(lane), 1)
             # An odd number of lines: rows then start on different cache sets.
             per_plane = (-(-dim.length // modulus // line) // 2 * 2 + 1) * line
         placed.append(replace(dim, modulus=modulus, plane=size * per_plane))
         size *= per_plane * modulus
-    return placed[::-1], -(-size // line) * line + line
+    whole = -(-size // line) * line
+    return placed[::-1], whole if split is not None else whole + line

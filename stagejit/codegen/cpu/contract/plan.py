@@ -8,7 +8,7 @@ emitted here.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from stagejit.codegen.closed import ClosedRegion
 from stagejit.codegen.contraction.nest import Nest
@@ -61,6 +61,8 @@ def make_plan(
     ranked = choose(Problem(nest, sources, target, stored, plain is not None, asks, only))
     panel = plain if is_direct(nest, ranked.best.lane, stored) else None
     zeros, looked = mostly_zero(region.anchor_op, ranked.best, sources)
+    # Who looks for zeros goes along whole rows.
+    tiling = replace(ranked.best, panels=zeros is None)
     return ContractPlan(
         region,
         nest,
@@ -68,7 +70,7 @@ def make_plan(
         walk.indices,
         walk.offsets,
         tuple(walk.footprint.reads),
-        ranked.best,
+        tiling,
         panel,
         masks,
         zeros,

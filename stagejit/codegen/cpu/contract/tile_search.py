@@ -15,53 +15,17 @@ from functools import cache, partial
 
 from stagejit.codegen.contraction.nest import Nest
 from stagejit.codegen.contraction.sources import Source
+from stagejit.codegen.cpu.contract.step_cost import LINE, PAGE, STREAM_VECTORS, StepCosts
 from stagejit.codegen.cpu.contract.tiling import Tiling
-from stagejit.codegen.ir.nodes import element_type
 from stagejit.codegen.nest.groups import Split
 from stagejit.codegen.target import Target
 from stagejit.index.affine import Affine, Var
 
-MOST_STEPS = 512  # of the reduction in a block: rows of the broadcast operand stay in L1
-MOST_STREAMED_STEPS = 64  # where the vector operand comes from memory
-_LATENCY = 4  # cycles until a fused multiply-add's result can be used
-_SHORT_NBYTES = 192  # reading less of each row than this defeats the prefetchers
-_SHORT_STALL = 0.2  # part of a step that it costs
-_NEAR_SHORT_STALL = 0.1  # where tiles fetch ahead, or rows lie on few pages
-# Part of the time that the second cache gives packed vectors without delay, and part of a step
-# that the rest would cost. With AVX2 on Zen 3, 512x768x3072 takes 14.4 ms in tiles of 4 x 3, which
-# keep it busy for 0.75 of the time, and 13.3 in tiles of 6 x 2, for 0.5.
-_FREELY, _BUSY_STALL = 0.6, 0.5
-_STREAM_VECTORS = 4
-# Rows that wait for the last cache: on Zen 4, short blocks that fetch the next one take 0.8 of the
-# time of long ones for 64 rows, 0.9 for 128, 1.02 for 512, and more where there are few steps.
-# One or two wait less than fetches take.
-_FEW_ROWS, _STEPS_A_ROW, _FETCHED_ROWS = 128, 6, 3
-# Rows that lie a page apart each need an entry of the first TLB (64 on Zen 3, 72 on Zen 4, 96 on
-# Zen 5 and Golden Cove); where they have none, a step waits for the second one and for its lines.
-_TLB_ENTRIES = 64
-_TLB_MISS = 7  # cycles
-_FAR_STALL = 0.2  # part of a step that it costs: 0.15 seen on Zen 5, 0.3 with AVX2 on Zen 4
 _WAYS = 8  # lines at addresses that agree modulo a page which L1 can hold
-_PAGE = 4096
-_LINE = 64
 _MANY_VECTORS = 16  # columns that make up for reading rows again
 # A second tile size must save this part of the time, since it doubles the code; more where each
 # tile asks what it may leave out, which smaller tiles leave out more of, too.
 _BODY_COST, _ASKING_BODY_COST = 0.005, 0.04
-
-
-@dataclass(frozen=True)
-class _Reading:
-    """What one operand costs a step: cycles of a load, on one port, and until a vector is there
-    from the second cache; where its vectors are read as they lie: bytes of a row that are too few,
-    what these cost, and whether rows lie on many pages."""
-
-    load: float
-    second: float
-    short_nbytes: int = 0
-    short_stall: float = 0.0
-    far: bool = False
-    as_it_lies: bool = False
 
 
 @dataclass(frozen=True)
@@ -95,22 +59,13 @@ class Problem:
     only: TileSize | None = None
 
 
-class TileSearch:
+class TileSearch(StepCosts):
     """Register tiles of one nest whose lanes run along `lane`; see `tile_blocks.choose`."""
 
     def __init__(self, problem: Problem, lane: Var | None) -> None:
-        nest, sources, target = problem.nest, problem.sources, problem.target
+        super().__init__(problem.nest, problem.sources, problem.target, lane)
         self.body_cost = _ASKING_BODY_COST if problem.asks else _BODY_COST
-        self.nest, self.sources, self.lane, self.target = nest, sources, lane, target
         self.only = problem.only
-        self.lanes = target.lanes(element_type(nest.dtype)) if lane is not None else 1
-        self.steps = math.prod(var.extent for var in nest.reduce)
-        self.shared = [var for var in nest.axes if all(var in s.depends for s in sources)]
-        self.across = lane in nest.reduce
-        wide = [source for source in sources if lane in source.depends]
-        self.vector = wide[0] if len(wide) == 1 else None  # what is read as vectors, if only one is
-        self.fma_rate = float(target.fma_ports)
-        self.nbytes = nest.dtype.itemsize
 
     def candidates(self) -> list[Tiling]:
         """The best register tile; another where the vector operand could be read as it lies but is
@@ -124,7 +79,7 @@ class TileSearch:
         tiles, found = self._tiles(), []
         sizes = cache(lambda var, most: self._split(var, most).sizes())
         for pack in dict.fromkeys((as_it_lies, packed)) if tiles else ():
-            cost = cache(partial(self._step_cycles, self._readings(pack)))
+            cost = cache(partial(self.step_cycles, self.readings(pack)))
             costs = [self._tile_cycles(tile, sizes, cost) for tile in tiles]
             best, cycles = tiles[costs.index(min(costs))], min(costs)
             splits = tuple(self._split(var, best.get(var, 1)) for var in self._axis_order())
@@ -151,18 +106,13 @@ class TileSearch:
     def _collides(self, source: Source) -> bool:
         """Steps of the reduction fall on so few cache sets that they evict each other before they
         are read again, by the next columns or the next rows."""
-        stride = self._step_nbytes(source)
-        if stride < _LINE:
+        stride = self.step_nbytes(source)
+        if stride < LINE:
             return False
-        held = _PAGE // math.gcd(stride, _PAGE) * _WAYS
+        held = PAGE // math.gcd(stride, PAGE) * _WAYS
         columns = math.prod(v.extent for v in self.nest.axes if v not in source.depends)
         often = columns > _MANY_VECTORS * self.lanes
         return held < self.steps and (held <= 2 * _WAYS or not often)
-
-    def _step_nbytes(self, source: Source) -> int:
-        """How far the shortest step of the reduction that moves an operand moves it."""
-        strides = [abs(source.stride(var)) * self.nbytes for var in self.nest.reduce]
-        return min((stride for stride in strides if stride), default=0)
 
     def _reduce_order(self) -> tuple[Var, ...]:
         """Reduction axes so that the vector operand is read in memory order, lanes innermost."""
@@ -221,8 +171,8 @@ class TileSearch:
         return found or ([] if whole or self.only else [{}])
 
     def _stream_vectors(self, vector: Source) -> int:
-        """As many as are `_STREAM_VECTORS` of the sums' type, in bytes."""
-        return _STREAM_VECTORS * max(self.nbytes // vector.dtype.itemsize, 1)
+        """As many as are `STREAM_VECTORS` of the sums' type, in bytes."""
+        return STREAM_VECTORS * max(self.nbytes // vector.dtype.itemsize, 1)
 
     def _side_tiles(self, axes: Sequence[Var]) -> list[dict[Var, int]]:
         """Tile extents over one operand's own axes; the second axis joins once the first is
@@ -269,7 +219,7 @@ class TileSearch:
         step: Callable[..., float],
     ) -> float:
         """Modelled cycles of the whole nest with this tile. sizes_of: `Split.sizes` of a variable
-        in groups of at most so many units; step: see `_step_cycles`."""
+        in groups of at most so many units; step: see `step_cycles`."""
         left, right = (source.depends for source in self.sources)
         sizes = [sizes_of(var, most) for var, most in tile.items()]
         rest = math.prod(self._units(var) for var in self.nest.axes if var not in tile)
@@ -288,109 +238,3 @@ class TileSearch:
 
     def _units(self, var: Var) -> int:
         return -(-var.extent // (self.lanes if var is self.lane else 1))
-
-    def _readings(self, pack: Sequence[bool]) -> list[_Reading]:
-        """What the operands cost a step, whatever the tile."""
-        lane, found = self.lane, list[_Reading]()
-        for source, packs in zip(self.sources, pack, strict=True):
-            wide, load = lane in source.depends, self._load_cycles(source, packs)
-            second = self._second_level_cycles(source) if wide and not self.across else 0.0
-            if lane is not None and wide and not self.across and not packs:
-                short, far = self._short_rows(source, lane), self._pages(source) > _TLB_ENTRIES
-                found.append(_Reading(load, second, *short, far, as_it_lies=True))
-            else:
-                found.append(_Reading(load, second))
-        return found
-
-    def _step_cycles(
-        self, readings: Sequence[_Reading], counts: Sequence[int], vectors: int, points: int
-    ) -> float:
-        """Of a tile of so many points, which loads `counts` of each operand, with so many vectors
-        along the lanes."""
-        loads, second, stall, far = 0.0, 0.0, 0.0, False
-        nbytes = vectors * self.lanes * self.nbytes
-        for reading, count in zip(readings, counts, strict=True):
-            loads += count * reading.load / self.fma_rate
-            second += count * reading.second
-            if nbytes < reading.short_nbytes:
-                stall = max(stall, reading.short_stall)
-            # Twice as long as what a step waits for hides all, as seen on Zen 4 with AVX-512.
-            hidden = points / self.fma_rate > 2 * (_TLB_MISS + nbytes / _LINE)
-            far |= reading.far and not hidden
-        arithmetic = max(points, _LATENCY * self.fma_rate) / self.fma_rate
-        if not any(reading.as_it_lies for reading in readings):
-            stall += max(min(second / arithmetic, 1.0) - _FREELY, 0.0) * _BUSY_STALL
-        stall += _FAR_STALL if far else 0.0
-        return max(arithmetic, loads, second) + arithmetic * stall + 0.15 * loads + 0.3
-
-    def _load_cycles(self, source: Source, packs: bool) -> float:
-        """One load, on a port that does one vector (or two scalars) a cycle."""
-        convert = 0.0 if packs or source.dtype is self.nest.dtype else 1.0
-        if self.lane not in source.depends:
-            return 0.5 + convert
-        crossing = any(
-            self.lane in window.at.loop_vars() and len(window.at.terms) > 1
-            for window in source.windows.values()
-        )
-        return (1.7 if crossing else 1.0) + convert
-
-    def _second_level_cycles(self, source: Source) -> float:
-        """Until a vector of a block that L1 does not hold is there: tiles go through all columns
-        before they come back to one. What windows share they find in L1."""
-        rows = min(self.steps, MOST_STEPS)
-        if source.windows or rows * self.row(source) * self.nbytes <= self.target.l1_nbytes:
-            return 0.0
-        return self.target.vector_nbytes / self.target.l2_nbytes_a_cycle
-
-    def _short_rows(self, source: Source, lane: Var) -> tuple[int, float]:
-        """Bytes of each row, of many, that are too few to read, and part of a step that it costs
-        to read fewer."""
-        row = lane.extent * self.nbytes
-        if self.steps * row <= self.target.l1_nbytes:
-            return 0, 0.0
-        near = self.is_prefetched(source) or self._pages(source) <= _TLB_ENTRIES
-        return min(_SHORT_NBYTES, row), _NEAR_SHORT_STALL if near else _SHORT_STALL
-
-    def _pages(self, source: Source) -> float:
-        """On which the rows of a block lie."""
-        rows = min(self.steps, MOST_STREAMED_STEPS if self.streams(source) else MOST_STEPS)
-        return rows * min(self._step_nbytes(source), _PAGE) / _PAGE
-
-    def near_steps(self, source: Source) -> int:
-        """Steps whose rows lie on no more pages than the first TLB has entries."""
-        return _TLB_ENTRIES * _PAGE // max(min(self._step_nbytes(source), _PAGE), 1)
-
-    def row(self, vector: Source) -> int:
-        """Elements that one step of the reduction reads, at one position of what both share."""
-        return vector.box(dict.fromkeys((*self.nest.reduce, *self.shared), 1))
-
-    def streams(self, vector: Source) -> bool:
-        """The vector operand comes row by row while tiles run: from memory, or from the last cache,
-        which few rows wait for where steps of the largest tiles are long enough to fetch others."""
-        long = self.target.vector_registers * 0.75 / self.fma_rate
-        few = min(_FEW_ROWS, self.steps // _STEPS_A_ROW)
-        fetches = long > 2 * (_TLB_MISS + _STREAM_VECTORS) and self._passes(vector, few)
-        return self.is_far(vector) or self.is_passed(vector) or fetches
-
-    def is_prefetched(self, vector: Source) -> bool:
-        """Where it is read as it lies, each block of it fetches the next one."""
-        if len(self.nest.reduce) > 1 or not self.streams(vector):
-            return False
-        return self.is_far(vector) or self.rows_beside(vector) >= _FETCHED_ROWS
-
-    def is_far(self, vector: Source) -> bool:
-        """It comes from memory; a nest may read a part of it."""
-        nbytes = max(vector.box({}) * self.nbytes, vector.value.type.nbytes)
-        return vector.offset is not None and nbytes > self.target.l3_nbytes
-
-    def is_passed(self, vector: Source) -> bool:
-        """A large operand of which each element is used in one register tile only."""
-        return self._passes(vector, self.target.vector_registers // 2)
-
-    def _passes(self, vector: Source, rows: int) -> bool:
-        large = vector.box({}) * self.nbytes > self.target.l2_nbytes
-        return large and vector.offset is not None and self.rows_beside(vector) <= rows
-
-    def rows_beside(self, vector: Source) -> int:
-        """How often each of its elements is used."""
-        return math.prod(var.extent for var in self.nest.axes if var not in vector.depends)

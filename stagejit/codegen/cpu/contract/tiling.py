@@ -22,8 +22,10 @@ class Tiling:
     one per result axis, outermost loop first. pack: for (left, right), whether to copy into scratch
     first. reduce: reduction axes, outermost first. blocked: the one that is cut into blocks of
     `k_block` steps; those before it then take one step a block. ahead: each of them fetches what
-    the next one reads of the vector operand. cut: the reduction axis of which the last part has
-    fewer steps.
+    the next one reads of the vector operand. near: how many steps before they read a line that
+    follows the one before tiles bring it from the second cache to the first; 0: it comes when it is
+    read. cut: the reduction axis of which the last part has fewer steps. panels: what is packed
+    with lanes lies tile by tile, see Note [Panels of scratch].
     """
 
     lane: Var | None
@@ -35,7 +37,9 @@ class Tiling:
     blocked: Var | None = None
     k_block: int = 0
     ahead: bool = False
+    near: int = 0
     cut: Var | None = None
+    panels: bool = True
 
     def __str__(self) -> str:
         """For example: 6 x 4 vectors along n of 1024, blocks of 256 steps, right packed."""
@@ -51,6 +55,11 @@ class Tiling:
     @property
     def items(self) -> int:
         return math.prod(split.parts for split in self.splits)
+
+    @property
+    def row(self) -> int:
+        """Elements along the lanes of the largest tile; 0 where lanes are summed over."""
+        return sum(split.most * split.unit for split in self.splits if split.var is self.lane)
 
     @property
     def k_blocks(self) -> int:

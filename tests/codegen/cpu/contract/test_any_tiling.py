@@ -56,6 +56,9 @@ PROGRAMS: dict[str, tuple[Any, ...]] = {
         ),
         array(1, 2, 143), array(3, 2, 3),
     ),
+    "uneven panels": (lambda a, b: a @ b, array(7, 19), array(19, 150)),
+    "uneven panels of squares": (lambda a, b: a @ b.T, array(7, 37), array(150, 37)),
+    "panels of what is made": (lambda a, b: a @ jnp.exp(b), array(7, 19), array(19, 144)),
     "batched": (lambda x, w: jnp.einsum("bij,bkj->kbi", x, w), array(3, 19, 7), array(3, 33, 7)),
 }  # fmt: skip
 

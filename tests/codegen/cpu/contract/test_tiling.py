@@ -17,9 +17,10 @@ from stagejit.codegen.closed import closed
 from stagejit.codegen.contraction.conv_nest import conv_nests
 from stagejit.codegen.contraction.nest import contract_nest
 from stagejit.codegen.contraction.walk import settled
+from stagejit.codegen.cpu.contract.packing import layout, panel_split
 from stagejit.codegen.cpu.contract.plan import ContractPlan, make_plan
 from stagejit.codegen.cpu.contract.tiling import Split
-from stagejit.codegen.target import Target
+from stagejit.codegen.target import Target, _make
 from stagejit.index.affine import Var
 from stagejit.trace.translate import graph_of
 from tests.codegen.regions import region_of
@@ -130,6 +131,50 @@ def test_what_comes_from_afar_is_fetched_a_block_ahead(
     if fetches:
         assert tiling.lane in vector.depends
         assert 2 * vector.box(tiling.extents) * 4 <= target.l2_nbytes // 2
+
+
+def _cpu(name: str) -> Target:
+    caches = {1: 32 << 10, 2: 1 << 20, 3: 32 << 20}
+    target = Target.avx512()
+    return _make(name, target.triple, name, target.features, caches, cores=2)
+
+
+def test_short_steps_fetch_what_follows_in_the_second_cache() -> None:
+    """Where a step takes as long as a line, where vectors are in the first cache, and where they do
+    not follow each other, nothing is fetched."""
+
+    def near(cpu: str, m: int, k: int, n: int) -> int:
+        return plan(lambda a, b: a @ b, (m, k), (k, n), target=_cpu(cpu)).tiling.near
+
+    assert near("znver5", 1024, 1024, 1024) == 8  # steps of 12 cycles
+    assert near("cascadelake", 1024, 1024, 1024) == 8
+    assert near("znver4", 1024, 1024, 1024) == 0
+    assert near("znver5", 1024, 64, 64) == 0
+    assert near("znver5", 96, 256, 256) == 0
+
+
+def test_each_group_of_tiles_has_a_panel_of_what_is_packed() -> None:
+    """It holds whole rows of the largest tile, and nothing else."""
+    found = plan(lambda a, b: a @ b, (1024, 300), (300, 1000), target=_cpu("znver5"))
+    source, tiling = found.sources[1], found.tiling
+    split = panel_split(source, tiling)
+    assert split is not None
+    assert split.var is tiling.lane
+    *_, row = layout(source, tiling, source.dtype)[0]
+    assert row.length == tiling.row == split.most * 16
+    assert layout(source, tiling, source.dtype)[1] == 300 * row.length
+    assert panel_split(found.sources[0], tiling) is None
+    assert panel_split(source, replace(tiling, panels=False)) is None
+
+
+def test_windows_have_no_panels() -> None:
+    """What neighbouring groups share is there once."""
+    found = plan(
+        lambda x, w: lax.conv_general_dilated(x, w, (1, 1), "SAME"),
+        (1, 64, 90, 62), (32, 64, 3, 3), target=Target.host(),
+    )  # fmt: skip
+    assert found.tiling.pack == (True, False)
+    assert panel_split(found.sources[0], found.tiling) is None
 
 
 def test_small_work_is_one_item() -> None:

@@ -1,0 +1,216 @@
+"""What a step of the reduction costs in a register tile: cycles of ports, caches, pages.
+
+Input: a `Nest`, its operands as `Source`s, a target, the axis of the lanes. Output: cycles of a
+step, for any tile. Invariant: depends on shapes, strides, dtypes and the target only; what was seen
+on which CPU stands with each number.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from stagejit.codegen.contraction.nest import Nest
+from stagejit.codegen.contraction.sources import Source
+from stagejit.codegen.ir.nodes import element_type
+from stagejit.codegen.target import Target
+from stagejit.index.affine import Var
+
+MOST_STEPS = 512  # of the reduction in a block: rows of the broadcast operand stay in L1
+MOST_STREAMED_STEPS = 64  # where the vector operand comes from memory
+_LATENCY = 4  # cycles until a fused multiply-add's result can be used
+_SHORT_NBYTES = 192  # reading less of each row than this defeats the prefetchers
+_SHORT_STALL = 0.2  # part of a step that it costs
+_NEAR_SHORT_STALL = 0.1  # where tiles fetch ahead, or rows lie on few pages
+# Part of the time that the second cache gives packed vectors without delay, and part of a step
+# that the rest would cost. With AVX2 on Zen 3, 512x768x3072 takes 14.4 ms in tiles of 4 x 3, which
+# keep it busy for 0.75 of the time, and 13.3 in tiles of 6 x 2, for 0.5.
+_FREELY, _BUSY_STALL = 0.6, 0.5
+STREAM_VECTORS = 4
+# Rows that wait for the last cache: on Zen 4, short blocks that fetch the next one take 0.8 of the
+# time of long ones for 64 rows, 0.9 for 128, 1.02 for 512, and more where there are few steps.
+# One or two wait less than fetches take.
+_FEW_ROWS, _STEPS_A_ROW, _FETCHED_ROWS = 128, 6, 3
+# Rows that lie a page apart each need an entry of the first TLB (64 on Zen 3, 72 on Zen 4, 96 on
+# Zen 5 and Golden Cove); where they have none, a step waits for the second one and for its lines.
+_TLB_ENTRIES = 64
+_TLB_MISS = 7  # cycles
+_FAR_STALL = 0.2  # part of a step that it costs: 0.15 seen on Zen 5, 0.3 with AVX2 on Zen 4
+# Cycles until a vector that comes from the second cache is used: it takes 14 on Zen and Skylake.
+# In steps that are shorter, a core that waits for few lines at once has none to spare for what is
+# read as it lies and comes from further away: because rows evict each other from the second cache
+# (on Cascade Lake, with two ports and 12 lines, 512x512x512 takes 0.5 of the time where it is
+# packed, 32x1024x1024 0.6), or because blocks fetch the next one (300x4096x4096 takes 0.72 of the
+# time where it is packed, 123x51234x456 0.74, 64x4096x4096 0.88). On Zen, with 24, neither is seen.
+_SECOND_CYCLES = 16
+_FEW_LINES = 12
+_EVICTED_STALL, _FETCH_STALL = 0.5, 0.25  # parts of a step
+PAGE = 4096
+LINE = 64
+
+
+@dataclass(frozen=True)
+class _Reading:
+    """What one operand costs a step: cycles of a load, on one port, and until a vector is there
+    from the second cache; where its vectors are read as they lie: bytes of a row that are too few,
+    what these cost, whether rows lie on many pages, and what short steps wait, in parts of one."""
+
+    load: float
+    second: float
+    short_nbytes: int = 0
+    short_stall: float = 0.0
+    far: bool = False
+    waits: float = 0.0
+    as_it_lies: bool = False
+
+
+class StepCosts:
+    """Of one nest whose lanes run along `lane`."""
+
+    def __init__(
+        self, nest: Nest, sources: tuple[Source, Source], target: Target, lane: Var | None
+    ) -> None:
+        self.nest, self.sources, self.lane, self.target = nest, sources, lane, target
+        self.lanes = target.lanes(element_type(nest.dtype)) if lane is not None else 1
+        self.steps = math.prod(var.extent for var in nest.reduce)
+        self.shared = [var for var in nest.axes if all(var in s.depends for s in sources)]
+        self.across = lane in nest.reduce
+        wide = [source for source in sources if lane in source.depends]
+        self.vector = wide[0] if len(wide) == 1 else None  # what is read as vectors, if only one is
+        self.fma_rate = float(target.fma_ports)
+        self.nbytes = nest.dtype.itemsize
+
+    def readings(self, pack: Sequence[bool]) -> list[_Reading]:
+        """What the operands cost a step, whatever the tile."""
+        lane, found = self.lane, list[_Reading]()
+        for source, packs in zip(self.sources, pack, strict=True):
+            wide, load = lane in source.depends, self._load_cycles(source, packs)
+            second = self.second_cycles(source) if wide and not self.across else 0.0
+            if lane is not None and wide and not self.across and not packs:
+                short, far = self._short_rows(source, lane), self._pages(source) > _TLB_ENTRIES
+                waits = _FETCH_STALL if self.waits_for_fetches(source) else 0.0
+                waits += _EVICTED_STALL if second and self._evicts(source) else 0.0
+                found.append(_Reading(load, second, *short, far, waits, as_it_lies=True))
+            else:
+                found.append(_Reading(load, second))
+        return found
+
+    def step_cycles(
+        self, readings: Sequence[_Reading], counts: Sequence[int], vectors: int, points: int
+    ) -> float:
+        """Of a tile of so many points, which loads `counts` of each operand, with so many vectors
+        along the lanes."""
+        loads, second, stall, waits, far = 0.0, 0.0, 0.0, 0.0, False
+        nbytes = vectors * self.lanes * self.nbytes
+        for reading, count in zip(readings, counts, strict=True):
+            loads += count * reading.load / self.fma_rate
+            second += count * reading.second
+            if nbytes < reading.short_nbytes:
+                stall = max(stall, reading.short_stall)
+            waits += reading.waits if self.is_short(points) else 0.0
+            # Twice as long as what a step waits for hides all, as seen on Zen 4 with AVX-512.
+            hidden = points / self.fma_rate > 2 * (_TLB_MISS + nbytes / LINE)
+            far |= reading.far and not hidden
+        arithmetic = max(points, _LATENCY * self.fma_rate) / self.fma_rate
+        if not any(reading.as_it_lies for reading in readings):
+            stall += max(min(second / arithmetic, 1.0) - _FREELY, 0.0) * _BUSY_STALL
+        stall += _FAR_STALL if far else 0.0
+        stall += waits
+        return max(arithmetic, loads, second) + arithmetic * stall + 0.15 * loads + 0.3
+
+    def is_short(self, points: int) -> bool:
+        """Whether a step of a tile takes less time than a vector from the second cache."""
+        return points / self.fma_rate < _SECOND_CYCLES
+
+    def _load_cycles(self, source: Source, packs: bool) -> float:
+        """One load, on a port that does one vector (or two scalars) a cycle."""
+        convert = 0.0 if packs or source.dtype is self.nest.dtype else 1.0
+        if self.lane not in source.depends:
+            return 0.5 + convert
+        crossing = any(
+            self.lane in window.at.loop_vars() and len(window.at.terms) > 1
+            for window in source.windows.values()
+        )
+        return (1.7 if crossing else 1.0) + convert
+
+    def second_cycles(self, source: Source) -> float:
+        """Until a vector of a block that L1 does not hold is there: tiles go through all columns
+        before they come back to one. What windows share they find in L1."""
+        rows = min(self.steps, MOST_STEPS)
+        if source.windows or rows * self.row(source) * self.nbytes <= self.target.l1_nbytes:
+            return 0.0
+        return self.target.vector_nbytes / self.target.l2_nbytes_a_cycle
+
+    def _evicts(self, source: Source) -> bool:
+        """Whether rows of a block, as it lies, evict each other from the second cache, at the same
+        place of so many pages, and are waited for. Which pages share a place is chance, so that it
+        holds half."""
+        if self.target.l1_misses > _FEW_LINES:
+            return False
+        stride = self.step_nbytes(source)
+        most = MOST_STREAMED_STEPS if self.streams(source) else MOST_STEPS * 3 // 2
+        return 2 * min(self.steps, most) * math.gcd(stride, PAGE) > self.target.l2_nbytes
+
+    def _short_rows(self, source: Source, lane: Var) -> tuple[int, float]:
+        """Bytes of each row, of many, that are too few to read, and part of a step that it costs
+        to read fewer."""
+        row = lane.extent * self.nbytes
+        if self.steps * row <= self.target.l1_nbytes:
+            return 0, 0.0
+        near = self.is_prefetched(source) or self._pages(source) <= _TLB_ENTRIES
+        return min(_SHORT_NBYTES, row), _NEAR_SHORT_STALL if near else _SHORT_STALL
+
+    def _pages(self, source: Source) -> float:
+        """On which the rows of a block lie."""
+        rows = min(self.steps, MOST_STREAMED_STEPS if self.streams(source) else MOST_STEPS)
+        return rows * min(self.step_nbytes(source), PAGE) / PAGE
+
+    def near_steps(self, source: Source) -> int:
+        """Steps whose rows lie on no more pages than the first TLB has entries."""
+        return _TLB_ENTRIES * PAGE // max(min(self.step_nbytes(source), PAGE), 1)
+
+    def row(self, vector: Source) -> int:
+        """Elements that one step of the reduction reads, at one position of what both share."""
+        return vector.box(dict.fromkeys((*self.nest.reduce, *self.shared), 1))
+
+    def streams(self, vector: Source) -> bool:
+        """The vector operand comes row by row while tiles run: from memory, or from the last cache,
+        which few rows wait for where steps of the largest tiles are long enough to fetch others."""
+        long = self.target.vector_registers * 0.75 / self.fma_rate
+        few = min(_FEW_ROWS, self.steps // _STEPS_A_ROW)
+        fetches = long > 2 * (_TLB_MISS + STREAM_VECTORS) and self._passes(vector, few)
+        return self.is_far(vector) or self.is_passed(vector) or fetches
+
+    def is_prefetched(self, vector: Source) -> bool:
+        """Where it is read as it lies, each block of it fetches the next one."""
+        if len(self.nest.reduce) > 1 or not self.streams(vector):
+            return False
+        return self.is_far(vector) or self.rows_beside(vector) >= _FETCHED_ROWS
+
+    def waits_for_fetches(self, vector: Source) -> bool:
+        """Whether these take lines that short steps want; for few rows there is little to do."""
+        few = self.target.l1_misses <= _FEW_LINES
+        return few and self.is_prefetched(vector) and not self.is_passed(vector)
+
+    def is_far(self, vector: Source) -> bool:
+        """It comes from memory; a nest may read a part of it."""
+        nbytes = max(vector.box({}) * self.nbytes, vector.value.type.nbytes)
+        return vector.offset is not None and nbytes > self.target.l3_nbytes
+
+    def is_passed(self, vector: Source) -> bool:
+        """A large operand of which each element is used in one register tile only."""
+        return self._passes(vector, self.target.vector_registers // 2)
+
+    def _passes(self, vector: Source, rows: int) -> bool:
+        large = vector.box({}) * self.nbytes > self.target.l2_nbytes
+        return large and vector.offset is not None and self.rows_beside(vector) <= rows
+
+    def rows_beside(self, vector: Source) -> int:
+        """How often each of its elements is used."""
+        return math.prod(var.extent for var in self.nest.axes if var not in vector.depends)
+
+    def step_nbytes(self, source: Source) -> int:
+        """How far the shortest step of the reduction that moves an operand moves it."""
+        strides = [abs(source.stride(var)) * self.nbytes for var in self.nest.reduce]
+        return min((stride for stride in strides if stride), default=0)
