@@ -112,12 +112,13 @@ def nothing(kind: str, backend: str) -> Callable[..., Any]:
 
 
 def changed(machine: M, name: str, numbers: dict[str, Any], loc: Loc) -> M:
-    fields = {field.name for field in dataclasses.fields(machine)} - {"name"}
+    fields = {field.name: field.default for field in dataclasses.fields(machine)}
+    del fields["name"]
     for key, value in numbers.items():
         if key not in fields:
             known = ", ".join(sorted(fields))
             raise wrong(f"a machine has no number {key!r}", loc, f"give some of {known}")
         usual = getattr(machine, key)
-        if type(value) is not type(usual) or (not value and usual):
+        if type(value) is not type(usual) or (not value and fields[key]):
             raise wrong(f"{key} is {value!r}", loc, f"give a value such as {usual!r}")
     return dataclasses.replace(machine, **{"name": name, **numbers})

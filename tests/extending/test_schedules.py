@@ -154,6 +154,14 @@ def test_a_machine_with_other_cores_has_another_plan() -> None:
     assert plans[1] != plans[8]
 
 
+def test_numbers_that_may_be_zero_are_given_as_zero() -> None:
+    """Of these zero says that the machine has none; of others it is no number of a machine."""
+    assert extending.cpu("asks", lines_ahead=0).machine.lines_ahead == 0
+    for number, value in {"cores": 0, "l2_nbytes": 0, "bandwidth": 0.0}.items():
+        with pytest.raises(ExtensionError, match=f"{number} is {value}"):
+            extending.cpu("none", **{number: value})
+
+
 def test_a_machine_with_other_vectors_has_other_kernels() -> None:
     texts = {}
     for nbytes in (16, 32):
