@@ -11,11 +11,13 @@ import os
 import threading
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from types import TracebackType
 from typing import Self
 
 from stagejit.errors import StagejitError
 from stagejit.inspect.profiles import trace_file, views
+from stagejit.inspect.profiles.on_gpu import rows_on_gpu
 from stagejit.inspect.profiles.pieces_of_xla import gaps, outside, rows_of_gaps
 from stagejit.inspect.profiles.rows import DispatchTimes, merged, rows_of
 from stagejit.inspect.profiles.spans import Span, spans_of
@@ -23,9 +25,12 @@ from stagejit.inspect.profiles.taken import Taken
 from stagejit.runtime.compile_times import CompileTimes, noting
 from stagejit.runtime.cpu import recording
 from stagejit.runtime.cpu.loader import recorder
+from stagejit.runtime.cuda.programs import timing
 from stagejit.runtime.embedding import staged_functions
 from stagejit.runtime.peaks import Peaks, of_this_machine
 from stagejit.runtime.waiting import wait_for_calls
+
+_Open = tuple[recording.Recording, timing.Recording, AbstractContextManager[None]]
 
 
 class Profile:
@@ -41,7 +46,7 @@ class Profile:
 
     def __init__(self) -> None:
         self._taken: Taken | None = None
-        self._open: tuple[recording.Recording, AbstractContextManager[None]] | None = None
+        self._open: _Open | None = None
         self._compiled: list[CompileTimes] = []
 
     def __enter__(self) -> Self:
@@ -52,7 +57,7 @@ class Profile:
         wait_for_calls()
         told = noting(self._compiled)
         told.__enter__()
-        self._open = recorder().begin(), told
+        self._open = recorder().begin(), timing.begin(), told
         return self
 
     def __exit__(
@@ -63,13 +68,15 @@ class Profile:
     ) -> None:
         if self._open is None:
             raise StagejitError("this profile has not begun", next_step="write `with` before it")
-        (taken, told), self._open = self._open, None
+        (taken, on_gpu, told), self._open = self._open, None
         try:
             wait_for_calls()
         finally:  # an interrupt ends it, too
             recorder().end(taken)
+            timing.end(on_gpu)
             told.__exit__(None, None, None)
-        self._taken = _take(taken, self._compiled)
+        made = _take(taken, self._compiled)
+        self._taken = replace(made, on_gpu=rows_on_gpu(on_gpu.timed))
 
     def _known(self) -> Taken:
         if self._taken is None:
@@ -107,6 +114,12 @@ class Profile:
         back, compiling, and what XLA runs before the first or after the last program of a function,
         which its `ops` name. Only its `seconds` are known."""
         return self._known().outside
+
+    @property
+    def on_gpu(self) -> tuple[DispatchTimes, ...]:
+        """A row for each dispatch of programs on a GPU, slowest first, by events of the device:
+        what is on different streams overlaps, and a loop's row has all that is inside of it."""
+        return self._known().on_gpu
 
     @property
     def spans(self) -> tuple[Span, ...]:
@@ -154,8 +167,10 @@ def profile() -> Profile:
         with stagejit.profile() as p:
             f(x)
 
-    Calls outside of such blocks cost nothing more. Programs on a GPU are counted as a whole. The
-    block ends when its calls have ended; of other threads, wait for those that drop their results.
+    Calls outside of such blocks cost nothing more. Programs on a GPU are
+    counted as a whole, and their dispatches timed by events: they are queued launch by launch then.
+    The block ends when its calls have ended; of other threads, wait for those that drop their
+    results.
     """
     return Profile()
 

@@ -15,7 +15,7 @@ from stagejit.runtime.compile_times import CompileTimes
 @dataclass(frozen=True)
 class Taken:
     """dispatches: slowest first; seconds: of all calls, and of XLA between them. outside: what of
-    the block they are not, whose wall time is block_seconds."""
+    the block they are not, whose wall time is block_seconds. on_gpu: see `Profile.on_gpu`."""
 
     dispatches: tuple[DispatchTimes, ...]
     spans: tuple[Span, ...]
@@ -25,3 +25,4 @@ class Taken:
     compiled: tuple[CompileTimes, ...]
     outside: DispatchTimes
     block_seconds: float
+    on_gpu: tuple[DispatchTimes, ...] = ()

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from stagejit.inspect import page as pages
 from stagejit.inspect.page import Markup, Section, element, joined, table
-from stagejit.inspect.profiles import drawings
+from stagejit.inspect.profiles import drawings, on_gpu
 from stagejit.inspect.profiles.doubts import warnings
 from stagejit.inspect.profiles.rows import DispatchTimes
 from stagejit.inspect.profiles.taken import Taken
@@ -97,6 +97,8 @@ def _few(ops: Sequence[str]) -> str:
 def as_text(taken: Taken, most: int) -> str:
     """Slowest first; the others are one line."""
     rows, total = taken.dispatches, taken.seconds
+    if not rows and taken.on_gpu:
+        return "\n".join(on_gpu.lines(taken.on_gpu)) + "\n"
     if not rows:
         return "no staged function was called in the block of this profile\n"
     peaks = of_this_machine()
@@ -118,7 +120,12 @@ def as_text(taken: Taken, most: int) -> str:
 
     compiled = [f"compiled {times}" for times in taken.compiled]
     notes = [peaks_text(peaks), outside_text(taken), *warnings(rows, peaks)]
-    return "\n".join([summary(taken), *map(aligned, lines), *notes, *compiled]) + "\n"
+    return (
+        "\n".join(
+            [summary(taken), *map(aligned, lines), *notes, *on_gpu.lines(taken.on_gpu), *compiled]
+        )
+        + "\n"
+    )
 
 
 def sections(taken: Taken) -> list[Section]:
@@ -132,6 +139,10 @@ def sections(taken: Taken) -> list[Section]:
         Section("Flame graph", drawings.flame(rows), note="width: time of all calls"),
         Section("Timeline", drawings.timeline(taken.spans), note="the last call"),
     ]
+    if taken.on_gpu:
+        shown = [on_gpu.cells(row) for row in taken.on_gpu]
+        gpu = table(on_gpu.HEAD, shown, numbers=range(2, 8))
+        made.insert(1, Section("On the GPU", gpu, note=on_gpu.NOTE))
     if taken.compiled:
         text = "\n".join(map(str, taken.compiled))
         made.append(Section("Compilations", element("pre", text), note=str(len(taken.compiled))))
@@ -145,6 +156,6 @@ def page(taken: Taken) -> str:
 
 def fragment(taken: Taken) -> str:
     """For a notebook."""
-    if not taken.dispatches:
+    if not taken.dispatches and not taken.on_gpu:
         return Markup(element("p", as_text(taken, 0)))
     return pages.fragment("Profile", sections(taken), note=summary(taken))

@@ -27,10 +27,13 @@ import numpy as np
 from stagejit.errors import InternalError
 from stagejit.locks import new_lock, remembered
 from stagejit.runtime.cuda.driver import Array, Driver, Graph, Source, Stream
+from stagejit.runtime.cuda.programs import timing
 from stagejit.runtime.cuda.programs.holding import Held
 from stagejit.runtime.cuda.programs.program import CudaProgram, Launch, Step, bodies
 from stagejit.runtime.cuda.programs.queueing import Addresses, Parts, Queueing
+from stagejit.runtime.cuda.programs.timing import Path
 from stagejit.runtime.program_steps import BufferRef, Loop
+from stagejit.runtime.sites import Site
 from stagejit.types import TensorType
 
 _MOST_GRAPHS = 4  # of a program
@@ -42,7 +45,8 @@ NO_DONORS: Mapping[int, object] = MappingProxyType({})
 @dataclass(eq=False)
 class Executable:
     """A program, the sources of its kernels, its constants and the equations that are left to jax;
-    the physical types of its arguments and results. cache_dir: see `Options`."""
+    the physical types of its arguments and results. cache_dir: see `Options`; sites: of all
+    dispatches."""
 
     program: CudaProgram
     sources: tuple[Source, ...]
@@ -51,6 +55,7 @@ class Executable:
     inputs: tuple[TensorType, ...]
     outputs: tuple[TensorType, ...]
     cache_dir: str | None = None
+    sites: Mapping[Path, Site] = field(default_factory=dict)
     loaded: WeakKeyDictionary[Any, Loaded] = field(default_factory=WeakKeyDictionary)
 
     def on(self, driver: Driver) -> Loaded:
@@ -172,8 +177,9 @@ class Loaded:
     def _on_stream(self, handle: int, placed: Placed, held: Held | None) -> None:
         driver = self.driver
         key = (*placed.given, *placed.results, *placed.arenas, *placed.wanted)
-        graph = self.graphs.get(key)
-        if graph is None and self.is_captured:
+        timer = self._timer()
+        graph = None if timer else self.graphs.get(key)
+        if graph is None and self.is_captured and timer is None:
             graph = self._captured(key, placed, held)
         if graph is not None:
             self.graphs.move_to_end(key)
@@ -181,7 +187,7 @@ class Loaded:
             return
         driver.follow(driver.main, handle)
         try:
-            self._walk(placed, self.streams, held)
+            self._walk(placed, self.streams, held, timer=timer)
         except BaseException:
             self._meet()
             raise
@@ -194,13 +200,15 @@ class Loaded:
         streams: Sequence[Stream],
         held: Held | None,
         inner: Sequence[Sequence[Stream]] = (),
+        timer: timing.Timer | None = None,
     ) -> None:
         """Queues a call launch by launch."""
         driver, places = self.driver, Addresses(placed.given, placed.results, placed.arenas)
         for to, source, nbytes in placed.before:
             if nbytes:
                 driver.copy(to, source, nbytes, streams[0])
-        Queueing(self.parts, places, streams, held, inner).steps(self.program.steps, ())
+        walk = Queueing(self.parts, places, streams, held, inner, timer)
+        walk.steps(self.program.steps, ())
         for (_, ref, nbytes), to in zip(self.sources, placed.wanted, strict=False):
             if nbytes and places.of(ref) != to:
                 driver.copy(to, places.of(ref), nbytes, streams[0])
@@ -285,12 +293,13 @@ class Loaded:
         arenas = [driver.allocate(nbytes) if nbytes else 0 for nbytes in self.program.arena_nbytes]
         try:
             key = (*given, *results, *arenas)
-            graph = self.graphs.get(key)
-            if graph is None:
+            graph, timer = self.graphs.get(key), self._timer()
+            if graph is None or timer is not None:
                 placed = Placed(tuple(given), tuple(results), tuple(arenas), (), ())
-                graph = self._captured(key, placed, held) if self.is_captured else None
+                capture = self.is_captured and timer is None
+                graph = self._captured(key, placed, held) if capture else None
             if graph is None:
-                self._walk(placed, self.streams, held)
+                self._walk(placed, self.streams, held, timer=timer)
             else:
                 driver.replay(graph, driver.main)
         except BaseException:
@@ -300,6 +309,12 @@ class Loaded:
             for address in reversed(arenas):
                 if address:
                     driver.free(address)
+
+    def _timer(self) -> timing.Timer | None:
+        """For who records times, see `timing.py`."""
+        if not timing.is_on():
+            return None
+        return timing.Timer(self.program.name, self.executable.sites, self.driver)
 
     def _meet(self) -> None:
         """Where a call ends before its last step, a function of Python having raised: the main

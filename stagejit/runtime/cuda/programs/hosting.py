@@ -49,6 +49,7 @@ from stagejit.runtime.cuda.programs.program import (
     While,
 )
 from stagejit.runtime.cuda.programs.streams import MOST_STREAMS, START, Lanes, lanes, sources
+from stagejit.runtime.cuda.programs.timing import sites_of
 from stagejit.runtime.hosting import steps as hosting
 from stagejit.runtime.hosting.scopes import Pass, Scope, moved
 from stagejit.runtime.program_steps import BufferRef, ForeignArray, Loop
@@ -345,4 +346,5 @@ def executable(
         tuple(value.type for value in schedule.graph.inputs),
         tuple(value.type for value in schedule.graph.outputs),
         options.cache_dir,
+        dict(sites_of(schedule.plan)),
     )

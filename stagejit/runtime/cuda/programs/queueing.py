@@ -34,6 +34,7 @@ from stagejit.runtime.cuda.programs.program import (
     While,
     streams_of,
 )
+from stagejit.runtime.cuda.programs.timing import Path, Timer
 from stagejit.runtime.program_steps import BufferRef, ForeignArray, Loop, Space
 from stagejit.types import dtype_named
 
@@ -71,13 +72,16 @@ class Addresses:
 class Queueing:
     """Walks a program once. streams: of its numbers; inner: the same inside of the conditions of a
     graph, by how many are around; where there are any, a graph is captured in which the device
-    decides. turns: of the loops around a step."""
+    decides. turns: of the loops around a step. timer: of who wants to know how long dispatches
+    take; path: where they are, for it."""
 
     parts: Parts
     places: Addresses
     streams: Sequence[Stream]
     held: Held | None
     inner: Sequence[Sequence[Stream]] = ()
+    timer: Timer | None = None
+    path: Path = ()
 
     def steps(self, steps: Sequence[Step], turns: tuple[int, ...]) -> None:
         for step in steps:
@@ -86,6 +90,8 @@ class Queueing:
     def _step(self, step: Step, turns: tuple[int, ...]) -> None:
         driver, streams = self.parts.driver, self.streams
         match step:
+            case Dispatched() | Body() if self.timer is not None:
+                self._timed(self.timer, step, turns)
             case Dispatched(steps=inner) | Body(steps=inner):
                 self.steps(inner, turns)
             case Launch():
@@ -125,6 +131,16 @@ class Queueing:
                 with self._released():
                     made = host_calls.evaluate(equation, taken)
                 self._put(results, made, stream, turns)
+
+    def _timed(self, timer: Timer, step: Dispatched | Body, turns: tuple[int, ...]) -> None:
+        """With an event before and after a dispatch."""
+        if isinstance(step, Body):
+            replace(self, path=(*self.path, step.number)).steps(step.steps, turns)
+            return
+        stream, path = self.streams[step.stream], (*self.path, step.name)
+        start = timer.mark(stream)
+        replace(self, path=path).steps(step.steps, turns)
+        timer.note(path, start, stream)
 
     def _decided(self, step: While | Branch, turns: tuple[int, ...]) -> None:
         """By the device."""
