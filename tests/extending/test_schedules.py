@@ -13,7 +13,7 @@ import pytest
 import stagejit
 from stagejit import extending
 from stagejit.codegen.target import Target
-from stagejit.errors import ExtensionError, NoDriverError
+from stagejit.errors import ExtensionError, NoDriverError, OptionsError
 from stagejit.extending import writing as w
 from tests.extending.own import SOFTSIGN, softsign_p
 
@@ -158,7 +158,7 @@ def test_numbers_that_may_be_zero_are_given_as_zero() -> None:
     """Of these zero says that the machine has none; of others it is no number of a machine."""
     assert extending.cpu("asks", lines_ahead=0).machine.lines_ahead == 0
     for number, value in {"cores": 0, "l2_nbytes": 0, "bandwidth": 0.0}.items():
-        with pytest.raises(ExtensionError, match=f"{number} is {value}"):
+        with pytest.raises(OptionsError, match=f"{number} is {value}"):
             extending.cpu("none", **{number: value})
 
 
