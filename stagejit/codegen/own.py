@@ -28,6 +28,7 @@ from stagejit.options import Options
 from stagejit.rewrites.rules import Declined
 
 M = TypeVar("M", bound=Machine)
+_READING = frozenset({"load", "gather", "prefetch"})
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -55,7 +56,20 @@ class OwnPolicy(Extension):
             return found
         if not isinstance(found, Kernel):
             raise self.fault(f"returned a {type(found).__name__} for a {region.kind}, no Kernel")
+        if missing := _unwritten(found):
+            raise self.fault(f"made a kernel of a {region.kind} that stores nothing in {missing}")
         return replace(found, choices=(self.signature, *found.choices))
+
+
+def _unwritten(kernel: Kernel) -> str:
+    """Memory of results in which a kernel stores nothing; "" where there is none."""
+    if kernel.function.callees:  # which may store for it
+        return ""
+    touched = (op for op in kernel.function.walk() if op.opcode not in _READING)
+    stored = {op.attrs["buffer"] for op in touched if "buffer" in op.attrs}
+    given = [buffer for buffer in kernel.function.buffers if buffer.space == "arg"]
+    pairs = zip(given, kernel.args, strict=False)  # behind them there may be a workspace
+    return ", ".join(str(buffer) for buffer, arg in pairs if arg.written and buffer not in stored)
 
 
 def _shapes(region: ClosedRegion) -> str:

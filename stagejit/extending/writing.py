@@ -9,7 +9,7 @@ loops by `loops_of_stores` (of regions that store elements of one space) or `lin
 axis of an anchor), a tree of `Parallel`, `Loop`, `Do` and the like, and `kernel`.
 
 Invariant: what a schedule writes with these is right whatever it chooses, as long as its loops
-cover each element once: the emitter has vectors, tails and masks.
+cover each element once (`kernel` looks at that): the emitter has vectors, tails and masks.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from stagejit.codegen.ir.nodes import Value as Register
 from stagejit.codegen.ir.nodes import element_type
 from stagejit.codegen.kernel import Choice, Kernel
 from stagejit.codegen.math.functions import emit
+from stagejit.codegen.nest.covering import STORE, left_out
 from stagejit.codegen.nest.emitter import Emitter
 from stagejit.codegen.nest.items import in_items
 from stagejit.codegen.nest.kernels import kernel_of
@@ -151,13 +152,22 @@ def kernel(
     tree: (loops, emitter, memory of each store) --> the loops as a tree: a `Parallel`, whose items
         the cores of a CPU share, or, `together` as many as there are threads, those of a block.
     threads: of a block, on a GPU. choices: told in explanations, after those of the loops.
-    Raises OptionsError for a machine that is neither.
+    Raises OptionsError for a machine that is neither, and for a tree that leaves elements out.
     """
     told, seconds = (*loops.choices, *choices), region_seconds(region, machine)
+
+    def covering(loops: Loops, emitter: Any, memory: Sequence[Memory]) -> Parallel:
+        made = tree(loops, emitter, memory)
+        if wrong := left_out(made):
+            raise OptionsError(wrong, next_step="each element is to be stored once")
+        return made
+
     if isinstance(machine, Target):
-        return kernel_of(region, [loops], tree, seconds, told)
+        return kernel_of(region, [loops], covering, seconds, told)
     if isinstance(machine, Device):
-        return grid_kernel(region, machine, [loops], tree, seconds, threads=threads, choices=told)
+        return grid_kernel(
+            region, machine, [loops], covering, seconds, threads=threads, choices=told
+        )
     raise OptionsError(
         f"{machine!r} is no machine that kernels are made for",
         next_step="hand on the one that the schedule was given",
@@ -179,4 +189,4 @@ def stored(loops: Loops, emitter: Emitter, memory: Sequence[Memory]) -> Do:
     loops, emitter, memory: those that the tree is given.
     """
     stores = Stores(loops.region, emitter.elements, memory, loops.offsets, loops.streamed)
-    return Do("store", lambda: stores.write(enumerate(loops.places)))
+    return Do(STORE, lambda: stores.write(enumerate(loops.places)))

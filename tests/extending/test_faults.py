@@ -242,6 +242,21 @@ def of_fewer_than_none(loops: Any, emitter: Any, memory: Any) -> Any:
     return w.items([(var, -5)], w.serial([var], w.stored(loops, emitter, memory)), emitter)
 
 
+def one_of_five(loops: Any, emitter: Any, memory: Any) -> Any:
+    (var,) = loops.groups[0]
+    return w.items([(var, 5)], w.stored(loops, emitter, memory), emitter)
+
+
+def one_of_a_block(loops: Any, emitter: Any, memory: Any) -> Any:
+    (var,) = loops.groups[0]
+    store = w.stored(loops, emitter, memory)
+    return w.items([(var, 6)], w.blocks(var, 3, store), emitter)
+
+
+def none_at_all(loops: Any, emitter: Any, memory: Any) -> Any:
+    return w.items([(var, 1) for var in loops.groups[0]], w.Do("nothing", lambda: None), emitter)
+
+
 def an_element_each(loops: Any, emitter: Any, memory: Any) -> Any:
     variables = [(var, 1) for group in loops.groups for var in group]
     return w.items(variables, w.stored(loops, emitter, memory), emitter)
@@ -250,6 +265,9 @@ def an_element_each(loops: Any, emitter: Any, memory: Any) -> Any:
 def test_schedules(fault: Callable[..., str]) -> None:
     fault(scheduled(of_fewer_than_none), jnp.exp)
     fault(scheduled(lambda *given: None), jnp.exp)
+    assert "one is stored" in fault(scheduled(one_of_five), jnp.exp)
+    assert "one is stored" in fault(scheduled(one_of_a_block), jnp.exp)
+    assert "stores nothing in" in fault(scheduled(none_at_all), jnp.exp)
     fewer = scheduled(an_element_each, backend="cuda", threads=-3)
     fault(fewer, jnp.exp, target="cuda-emulated")
 
