@@ -151,7 +151,11 @@ class Elements(Positions):
         return b.select(fits, b.splat(element, lanes) if lanes else element, fill)
 
     def window(self, op: Op, index: Index) -> Register:
-        return Window(self, op, index).value()
+        before, self.beside = self.beside, True
+        try:
+            return Window(self, op, index).value()
+        finally:
+            self.beside = before
 
     def counted(self, op: Op, part: Affine) -> Register:
         narrow = part.range()[1] < 2**31

@@ -42,6 +42,9 @@ class Positions(Walk[Register]):
     def __init__(self, builder: Builder) -> None:
         super().__init__()
         self.b = builder
+        # Whether indices that differ by a constant are wanted together: one register for all, and
+        # the constant in the instruction. Else what a loop does not change leaves it, constant too.
+        self.beside = False
         self.position = Position()
 
     def known(self, key: Key) -> Register | None:
@@ -93,10 +96,10 @@ class Positions(Walk[Register]):
         that partial sums leave the inner loops."""
         terms = [self._scalar_var(var) * coeff for var, coeff in affine.terms]
         terms.sort(key=lambda register: register.block.depth)
-        total = self.b.const(affine.const)
+        total = self.b.const(0 if self.beside else affine.const)
         for term in terms:
             total = total + term
-        return total
+        return total + affine.const if self.beside else total
 
     def _scalar_var(self, var: Var) -> Register:
         tile = self.position.tile
