@@ -86,9 +86,12 @@ class BlockSearch(TileSearch):
 
     def _near(self, tiling: Tiling) -> int:
         """How many steps ahead tiles fetch vectors that follow each other in the second cache: not
-        at all where a step takes longer than one comes, or has no time for more loads."""
+        at all where a step takes longer than one comes, or has no time for more loads. What few
+        rows use comes from further away, line after line."""
         vector, lane = self.vector, self.lane
         if vector is None or lane is None or self.across or not tiling.reduce:
+            return 0
+        if self.is_passed(vector):
             return 0
         packs = tiling.pack[self.sources.index(vector)]
         follows = vector.stride(tiling.reduce[-1]) == tiling.row

@@ -140,8 +140,8 @@ def _cpu(name: str) -> Target:
 
 
 def test_short_steps_fetch_what_follows_in_the_second_cache() -> None:
-    """Where a step takes as long as a line, where vectors are in the first cache, and where they do
-    not follow each other, nothing is fetched."""
+    """Where a step takes as long as a line, where vectors are in the first cache, where they do not
+    follow each other, and where few rows use them, nothing is fetched."""
 
     def near(cpu: str, m: int, k: int, n: int) -> int:
         return plan(lambda a, b: a @ b, (m, k), (k, n), target=_cpu(cpu)).tiling.near
@@ -151,6 +151,8 @@ def test_short_steps_fetch_what_follows_in_the_second_cache() -> None:
     assert near("znver4", 1024, 1024, 1024) == 0
     assert near("znver5", 1024, 64, 64) == 0
     assert near("znver5", 96, 256, 256) == 0
+    assert near("znver5", 64, 9216, 48) == 8
+    assert near("znver5", 8, 9216, 48) == 0
 
 
 def test_each_group_of_tiles_has_a_panel_of_what_is_packed() -> None:
