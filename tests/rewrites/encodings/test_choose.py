@@ -9,11 +9,14 @@ import numpy as np
 import pytest
 from jax import lax
 
+import stagejit
+from stagejit import Options
 from stagejit.graph.ir import Graph
 from stagejit.rewrites.driver import GraphStep
 from stagejit.rewrites.encodings import choose
 from stagejit.rewrites.encodings.products import encodings_of, refuse
 from stagejit.trace.translate import graph_of
+from tests.randomness import RNG
 from tests.rewrites.text_in_out import reasons, rewritten
 
 STEP = GraphStep(choose.NAME, choose.encode_products)
@@ -63,6 +66,30 @@ def test_the_vector_may_be_the_weight() -> None:
     text = product("1,16", "16,90", "1,90").replace("f32[1,16],", "f32[1,16] bound,")
     (found,) = reasons(STEP, text)
     assert "a product of a matrix and a vector" in found
+
+
+def test_parts_of_several_lengths() -> None:
+    """Nobody but the sum knows where the last part ends: none of it is stored anew."""
+    text = """graph @f(%x: f32[9,32], %w: f32[32,9]) {{
+      %0: f32[{parts},9,{of}] = split_axis %x axis=1 fill=0.0
+      %1: f32[{parts},{of},9] = split_axis %w axis=0 fill=0.0
+      %2: f32[{parts},9,9] = contract %0, %1 batch=((0), (0)) contracting=((2), (1))
+      return %2
+    }}"""
+    (found,) = reasons(STEP, text.format(parts=3, of=11))
+    assert found == "its sums are split into parts, of which the last is shorter"
+    assert "set_encoding" in rewritten(STEP, text.format(parts=4, of=8))
+
+
+@pytest.mark.parametrize("parts", [2, 3, 5, 7])
+@pytest.mark.parametrize("sides", ["mk,kn", "km,kn", "mk,nk", "km,nk", "bmk,bkn", "mk,bnk"])
+def test_split_sums_of_which_packs_are_stored(sides: str, parts: int) -> None:
+    options = Options(split={"contract": parts}, disable=("elide-packs",))
+    sizes = {"b": 3, "m": 40, "k": 130, "n": 50}
+    x, w = (RNG.normal(size=[sizes[axis] for axis in side]) for side in sides.split(","))
+    result = sides + ("->bnm" if "bm" in sides else "->nmb" if "b" in sides else "->nm")
+    f = stagejit.jit(lambda x, w: jnp.einsum(result, x, w), options=options)
+    np.testing.assert_allclose(f(np.float32(x), np.float32(w)), np.einsum(result, x, w), atol=1e-4)
 
 
 def the_product(fn: Any, *shapes: tuple[int, ...]) -> Any:
