@@ -13,25 +13,13 @@ from __future__ import annotations
 
 import sys
 
+from stagejit.runtime.cpu import slots
+
 ARENA_ALIGNMENT_NBYTES = 64
 HUGE_PAGE_NBYTES = 2 * 1024 * 1024
 _HUGE_ARENA_FROM_NBYTES = 4 * 1024 * 1024
 _SLOTS = 64
 _MADV_HUGEPAGE = 14
-
-# A loop over the slots, from %entry: its head, and the step from one to the next.
-_SLOT = """  br label %look
-look:
-  %slot = phi i64 [0, %entry], [%slot.next, %next]
-  %p = getelementptr ptr, ptr @sj_slots, i64 %slot
-"""
-
-
-def _next_slot(end: str) -> str:
-    return f"""  %slot.next = add i64 %slot, 1
-  %more = icmp ult i64 %slot.next, {_SLOTS}
-  br i1 %more, label %look, label %{end}
-"""
 
 
 def arena_ir() -> str:
@@ -43,15 +31,7 @@ def arena_ir() -> str:
 
 define ptr @sj_arena_claim(i64 %nbytes) nounwind {{
 entry:
-{_SLOT}\
-  %seen = load atomic ptr, ptr %p monotonic, align 8
-  %empty = icmp eq ptr %seen, null
-  br i1 %empty, label %next, label %take
-take:
-  %block = atomicrmw xchg ptr %p, ptr null acquire
-  %lost = icmp eq ptr %block, null
-  br i1 %lost, label %next, label %taken
-taken:
+{slots.taking("@sj_slots", "%block")}\
   %capacity = load i64, ptr %block
   %fits = icmp uge i64 %capacity, %nbytes
   br i1 %fits, label %reuse, label %replace
@@ -62,7 +42,7 @@ replace:
   call void @free(ptr %block)
   br label %create
 next:
-{_next_slot("create")}\
+{slots.following(_SLOTS, "create")}\
 create:
   %wanted = add i64 %nbytes, {ARENA_ALIGNMENT_NBYTES}
   %huge = icmp uge i64 %wanted, {_HUGE_ARENA_FROM_NBYTES}
@@ -92,16 +72,7 @@ ready:
 define void @sj_arena_release(ptr %memory) nounwind {{
 entry:
   %block = getelementptr i8, ptr %memory, i64 -{ARENA_ALIGNMENT_NBYTES}
-{_SLOT}\
-  %seen = load atomic ptr, ptr %p monotonic, align 8
-  %empty = icmp eq ptr %seen, null
-  br i1 %empty, label %put, label %next
-put:
-  %swap = cmpxchg ptr %p, ptr null, ptr %block release monotonic
-  %won = extractvalue {{ ptr, i1 }} %swap, 1
-  br i1 %won, label %out, label %next
-next:
-{_next_slot("full")}\
+{slots.putting("@sj_slots", "%block", _SLOTS, "full")}\
 full:
   call void @free(ptr %block)
   br label %out
@@ -111,10 +82,10 @@ out:
 
 define void @sj_arena_trim() nounwind {{
 entry:
-{_SLOT.replace("%next]", "%look]")}\
+{slots.each("@sj_slots", "look")}\
   %block = atomicrmw xchg ptr %p, ptr null acquire
   call void @free(ptr %block)
-{_next_slot("out")}\
+{slots.following(_SLOTS, "out")}\
 out:
   ret void
 }}

@@ -23,6 +23,7 @@ from collections.abc import Callable
 
 from stagejit.codegen.target import Target
 from stagejit.runtime import ffi_abi as abi
+from stagejit.runtime.cpu import slots
 from stagejit.runtime.cpu.entry import ACTIVE, LOG
 from stagejit.runtime.objects.linker import libc_address
 
@@ -275,27 +276,14 @@ _SHEETS = f"""
 define internal ptr @sj_sheet_claim(ptr %log, i64 %threads) nounwind {{
 entry:
 {abi.field("%idle", "%log", LOG_IDLE)}\
-  br label %look
-look:
-  %number = phi i64 [0, %entry], [%number.next, %next]
-  %p = getelementptr ptr, ptr %idle, i64 %number
-  %seen = load atomic ptr, ptr %p monotonic, align 8
-  %empty = icmp eq ptr %seen, null
-  br i1 %empty, label %next, label %take
-take:
-  %sheet = atomicrmw xchg ptr %p, ptr null acquire
-  %lost = icmp eq ptr %sheet, null
-  br i1 %lost, label %next, label %taken
-taken:
+{slots.taking("%idle", "%sheet")}\
 {abi.load("%has", "i64", "%sheet", SHEET_THREADS)}\
   %enough = icmp uge i64 %has, %threads
   br i1 %enough, label %out, label %next
 out:
   ret ptr %sheet
 next:
-  %number.next = add i64 %number, 1
-  %more = icmp ult i64 %number.next, {IDLE}
-  br i1 %more, label %look, label %create
+{slots.following(IDLE, "create")}\
 create:
 {abi.load("%slots", "i64", "%log", LOG_SLOTS_NBYTES)}{abi.load("%room", "i64", "%log", LOG_EVENTS)}\
   %events.nbytes = mul i64 %room, {EVENT_NBYTES}
@@ -340,17 +328,7 @@ ready:
 define internal void @sj_sheet_release(ptr %log, ptr %sheet) nounwind {{
 entry:
 {abi.field("%idle", "%log", LOG_IDLE)}\
-  br label %look
-look:
-  %number = phi i64 [0, %entry], [%number.next, %next]
-  %p = getelementptr ptr, ptr %idle, i64 %number
-  %swap = cmpxchg ptr %p, ptr null, ptr %sheet release monotonic
-  %won = extractvalue {{ ptr, i1 }} %swap, 1
-  br i1 %won, label %out, label %next
-next:
-  %number.next = add i64 %number, 1
-  %more = icmp ult i64 %number.next, {IDLE}
-  br i1 %more, label %look, label %out
+{slots.putting("%idle", "%sheet", IDLE, "out")}\
 out:
   ret void
 }}
