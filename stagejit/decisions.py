@@ -7,7 +7,8 @@ keeps nothing alive.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import re
+from dataclasses import dataclass, field, replace
 
 from stagejit.loc import UNKNOWN, Loc
 
@@ -34,6 +35,11 @@ class Decision:
     reason: str
     loc: Loc = UNKNOWN
     about: object = field(default=None, compare=False, repr=False)
+
+    def inside(self, path: str) -> Decision:
+        """The same, of dispatches in a body, whose path ends with a slash."""
+        op, reason = (re.sub(r"@(?=[A-Za-z_])", f"@{path}", t) for t in (self.op, self.reason))
+        return replace(self, op=op, reason=reason)
 
     def __str__(self) -> str:
         where = f"  // {self.loc}" if self.loc else ""

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from stagejit.decisions import Decision
+from stagejit.decisions import Decision, path_inside
 from stagejit.dispatch.bodies import counted_inside
 from stagejit.dispatch.outputs import donations
 from stagejit.dispatch.regions import Region, with_inner
@@ -101,7 +101,9 @@ class _Function:
         else:
             made = self._placed(region, self.context)
         for body in made.each:
-            self.decisions += body.schedule.plan.decisions
+            inside = body.schedule.plan
+            path = path_inside("", region.name, inside.name)
+            self.decisions += (each.inside(path) for each in inside.decisions)
         return made
 
     def _shared(self, region: Region) -> tuple[Bodies, Decision]:

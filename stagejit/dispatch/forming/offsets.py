@@ -63,7 +63,8 @@ def _maker(start: Value, scalars: Scalars) -> str:
         what = "an element of an argument array" if start.shape else "made of a float argument"
         return f"the offset is {what}"
     line = f" of line {op.loc.line}" if op.loc else ""
-    what = describe(op).replace(": ", " ", 1)
+    name, _, types = describe(op).partition(": ")
+    what = f"{name} {types}"
     if _passes(op):
         return f"{what}{line} is no function that the host computes"
     return f"the offset is computed by {what}{line}"

@@ -70,10 +70,9 @@ def limit_operands(log: Log, views: Views) -> None:
             log.decline(NAME, op, _alone(inner, operands_of_inner, limit))
         if len(split.pieces) > 1:
             log.apply(NAME, op, _FULL.format(operands, limit))
-            first_new = graph.next_id
-            log.put(op, _Pieces(graph, op, split).put())
-            made = graph.ops_since(first_new)
-            views.divided[op] = [each for each in made if each.definition.is_dispatch]
+            pieces = _Pieces(graph, op, split)
+            log.put(op, pieces.put())
+            views.divided[op] = pieces.made
 
 
 def _most_operands(graph: Graph, op: Op) -> int:
@@ -345,6 +344,7 @@ class _Pieces:
             self.destinations[output] = part.inputs[at]
         self.updated = {output: self.stored[own] for output, own in self.destinations.items()}
         self.results: dict[int | None, Value] = {}
+        self.made: list[Op] = []
 
     def put(self) -> list[Value]:
         """Adds the new dispatches; returns what is in place of the results."""
@@ -370,6 +370,7 @@ class _Pieces:
         }
         launch.parts = [(kind_of(ops), partial(self._part, inputs, ops, groups))]
         made = launch.put(self.graph, self.op)
+        self.made.append(made)
         for (target, *_), result in zip(groups, made.results, strict=True):
             self.results[target.output] = result
             if target.kept:

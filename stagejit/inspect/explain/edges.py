@@ -24,7 +24,7 @@ from stagejit.schedule.schedule import Run, Schedule, Step
 
 _MOST_RANGES = 3
 _DIVIDED = "one dispatch would take more buffers than Options(operand_limit=...) allows"
-_PUT_THERE = "a rewrite of dispatches put {} there"
+_REWRITTEN = "rewrites of dispatches hand it on like this, see their decisions"
 
 
 @dataclass(frozen=True)
@@ -100,8 +100,7 @@ def _because(where: Whereabouts, first: Region, second: Region, names: Names) ->
     if where.are_one_group(first, second):
         yield Because("", _DIVIDED, "", "", second.loc)
         return
-    made = first if first not in where.groups else second
-    yield Because("", _PUT_THERE.format(f"@{made.name}"), "", "", made.loc)
+    yield Because("", _REWRITTEN, "", "", second.loc)
 
 
 def _said(reason: Reason, graph: Graph, names: Names) -> Because:

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from stagejit.decisions import Decision
+from stagejit.decisions import Decision, path_inside
 from stagejit.machine import FORK_SECONDS, Machine
 from stagejit.options import Options
 from stagejit.schedule.plan import Plan
@@ -33,19 +33,21 @@ class Waves:
     found: dict[Run, tuple[Wave, ...]] = field(default_factory=dict)
     decisions: list[Decision] = field(default_factory=list)
 
-    def add(self, schedule: Schedule, *, alone: bool = False) -> None:
-        """alone: one thread runs it, beside others with other iterations of a loop around it."""
+    def add(self, schedule: Schedule, path: str = "", *, alone: bool = False) -> None:
+        """path: of the body that it is of. alone: one thread runs it, beside others with other
+        iterations of a loop around it."""
         plan = schedule.plan
         share = self.options.enabled(NAME) and not alone and not plan.sizes
         share = share and self.machine.side_by_side  # of a GPU streams share, see runtime/cuda
         for run in (part for part in schedule.segments if isinstance(part, Run)):
             groups = _independent(run.steps, plan) if share else [[step] for step in run.steps]
-            self.found[run] = tuple(self._wave(group, share=share) for group in groups)
+            self.found[run] = tuple(self._wave(group, path, share=share) for group in groups)
             for step in run.steps:
                 for body, inner in zip(step.dispatch.bodies, step.bodies, strict=True):
-                    self.add(inner, alone=alone or body.threads > 1)
+                    deeper = path_inside(path, step.dispatch.name, body.plan.name)
+                    self.add(inner, deeper, alone=alone or body.threads > 1)
 
-    def _wave(self, steps: Sequence[Step], *, share: bool) -> Wave:
+    def _wave(self, steps: Sequence[Step], path: str, *, share: bool) -> Wave:
         kernels = sum(len(step.region.parts) for step in steps if step.region.has_kernel)
         if not share or kernels < 2:
             return Wave(tuple(steps), shared=False)
@@ -55,9 +57,8 @@ class Waves:
         first, last = steps[0].region, steps[-1].region
         name = f"@{first.name} {first.kind}"
         name += f" to @{last.name} {last.kind}" if last is not first else ""
-        self.decisions.append(
-            Decision(NAME, name, shared, f"{kernels} kernels: {reason}", first.loc)
-        )
+        decision = Decision(NAME, name, shared, f"{kernels} kernels: {reason}", first.loc)
+        self.decisions.append(decision.inside(path))
         return Wave(tuple(steps), shared)
 
     def _pays(self, seconds: Sequence[float]) -> tuple[bool, str]:
