@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.ops import build
+from stagejit.graph.ops.splits import is_uneven
 from stagejit.index.encoding import Encoding
 from stagejit.rewrites.driver import Log
 from stagejit.rewrites.encodings.products import encodings_of, refuse
@@ -41,8 +42,9 @@ def _encode(log: Log, op: Op) -> None:
     graph, encodings, uses = log.graph, encodings_of(op), log.graph.uses(op.result)
     log.apply(NAME, op, MAY_BE_TILED)
     for number, encoding in enumerate(encodings.operands):
-        if encoding is not None:
-            value = op.operands[number]
+        value = op.operands[number]
+        # Of parts of several lengths only whoever sums them knows where the last one ends.
+        if encoding is not None and not is_uneven(value.op):
             encoded = build(graph, "set_encoding", [value], op.loc, encoding=encoding)
             graph.set_operand(op, number, encoded)
             graph.put_at(op, encoded.op)

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 from stagejit.graph.dims import ConvDims
 from stagejit.graph.ir import Op
-from stagejit.graph.ops.splits import is_uneven
 from stagejit.index.encoding import Encoding
 
 FEWEST_PARALLEL = 64  # results of one product of a batch; for fewer no tile pays
@@ -49,8 +48,6 @@ def refuse(op: Op, *, at_bind: bool = False) -> str:
             return "the groups of a convolution do not share their weights"
         if dims.split is not None:
             return "its sums are split into parts"
-    if any(is_uneven(value.op) for value in op.operands):
-        return "its sums are split into parts, of which the last is shorter"
     encoding = encodings_of(op).result
     rows, columns = (
         math.prod(n for n, axis in zip(op.result.shape, encoding.axes, strict=True) if axis == kind)
