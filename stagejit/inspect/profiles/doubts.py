@@ -17,8 +17,13 @@ _BELOW = 0.95  # of a floor: peaks are measured, and not to a percent
 
 def warnings(rows: Sequence[DispatchTimes], peaks: Peaks) -> list[str]:
     """One line, or none."""
-    signs = [sign for sign in (_peaks_too_low(rows, peaks), _uneven(rows)) if sign]
-    return [f"the machine seems busy: {'; '.join(signs)}"] if signs else []
+    low, uneven = _peaks_too_low(rows, peaks), _uneven(rows)
+    if not low and not uneven:
+        return []
+    signs = "; ".join(filter(None, (low, uneven)))
+    trusted = "only `min us`" if low else "`min us` and `x floor`"
+    others = "`floor us` is too long, and other times may be" if low else "other times are too long"
+    return [f"the machine seems busy: {signs}. Trust {trusted}; {others}, rates too low"]
 
 
 def _peaks_too_low(rows: Sequence[DispatchTimes], peaks: Peaks) -> str:
@@ -26,7 +31,7 @@ def _peaks_too_low(rows: Sequence[DispatchTimes], peaks: Peaks) -> str:
     found = [
         row
         for row in rows
-        if row.seconds and row.seconds_mean < _BELOW * peaks.floor_seconds(row.flops, 0)
+        if 0 < (row.seconds_min or row.seconds_mean) < _BELOW * peaks.floor_seconds(row.flops, 0)
     ]
     if not found:
         return ""

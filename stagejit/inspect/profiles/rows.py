@@ -6,7 +6,8 @@ row of the host.
 
 Note [Whose time]: in a parallel region (a wave of dispatches, or iterations that threads share)
 wall time is one thing and work another. What comes before the first thread works and after the last
-is the row "fork-join"; the rest is divided among the dispatches of the region as their work is.
+is the row "fork-join"; the rest is divided among the dispatches of the region as their work is, and
+so is each execution, for the shortest and the longest of them (`regions.py`).
 What a dispatch waits is what its time is longer than if all threads of the region had shared its
 work evenly.
 """
@@ -18,6 +19,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from stagejit.graph import python_functions
+from stagejit.inspect.profiles.regions import extremes
 from stagejit.loc import UNKNOWN, Loc
 from stagejit.runtime.cpu.encoding import chunk_count, places_of
 from stagejit.runtime.cpu.recording import Clock, ProgramTimes, Slot, job_of
@@ -40,10 +42,10 @@ class DispatchTimes:
     "xla" (equations left to XLA between two programs of ours), "gpu" (a whole program that runs
     on a GPU, with the copies there and back), or "outside of calls" (see `Profile.outside`).
     count: of executions. seconds: wall time of all of them; seconds_min, seconds_max: of one at
-    least and at most. busy_seconds: of all
-    threads. threads: how many share it at most; balance: 1 where all have the same to do, and
-    1 / threads where one does all; waiting_seconds: what `seconds` would be less with threads that
-    have all the same to do. flops, nbytes: of one execution, as in the plan.
+    least and at most, 0 where nobody knows. busy_seconds: of all threads. threads: how many share
+    it at most; balance: 1 where all have the same to do, and 1 / threads where one does all;
+    waiting_seconds: what `seconds` would be less with threads that have all the same to do. flops,
+    nbytes: of one execution, as in the plan.
     """
 
     function: str
@@ -83,10 +85,16 @@ class DispatchTimes:
         return peaks.floor_seconds(self.flops, self.nbytes)
 
     def times_floor(self, peaks: Peaks) -> float:
-        """How many times its floor one execution takes: 1 is as fast as the machine can; 0 for what
-        computes and moves nothing. peaks: see `floor_seconds`."""
+        """How many times its floor the shortest execution takes, which other work on the machine
+        disturbs least: 1 is as fast as the machine can; 0 for what computes and moves nothing.
+        peaks: see `floor_seconds`."""
         floor = self.floor_seconds(peaks)
-        return self.seconds_mean / floor if floor else 0.0
+        return (self.seconds_min or self.seconds_mean) / floor if floor else 0.0
+
+    @property
+    def is_dispatch(self) -> bool:
+        """False for what is around dispatches: forks and joins, and the host's own work."""
+        return self.kind not in (FORK_JOIN, HOST)
 
 
 @dataclass
@@ -131,7 +139,7 @@ class _Rows:
         self.times, self.program, self.clock = times, times.program, clock
         self.sums: dict[_Key, _Sums] = defaultdict(_Sums)
         self.forks = _Sums()
-        self.within = _within(self.program)
+        self.within, self.extremes = _within(self.program), extremes(times)
 
     def rows(self) -> list[DispatchTimes]:
         places = places_of(self.program)
@@ -166,10 +174,13 @@ class _Rows:
         threads = max(min(chunks, self.times.threads), 1)
         busy = [sum(slot.busy for slot in self.times.slots.get(place, ())) for place, _ in jobs]
         inside, longest, work = self._forked(slots), sum(s.longest for s in slots), sum(busy)
-        scale = inside / sum(slot.total for slot in slots)
-        for launch, own in zip(launches, busy, strict=True):
+        count = sum(slot.count for slot in slots)
+        for launch, (place, _), own in zip(launches, jobs, busy, strict=True):
             share = own / work if work else 1 / len(launches)
-            self._add(launch, slots, inside * share, own, threads, longest * share, share * scale)
+            sums, seconds = self.sums[launch.site, _name(launch)], inside * share
+            least, most = self.extremes.get(place, (0.0, 0.0))
+            sums.add(launch.part, count, seconds, min(least, seconds / count), most)
+            sums.shared(own, threads, longest * share)
 
     def _forked(self, slots: Sequence[Slot]) -> float:
         """What is left of regions without what is before and after the threads' work."""
@@ -306,7 +317,7 @@ def _one(rows: Sequence[DispatchTimes]) -> DispatchTimes:
         rows[0],
         count=sum(row.count for row in rows),
         seconds=seconds,
-        seconds_min=min(row.seconds_min for row in rows),
+        seconds_min=min((row.seconds_min for row in rows if row.seconds_min), default=0.0),
         seconds_max=max(row.seconds_max for row in rows),
         busy_seconds=work,
         threads=max(row.threads for row in rows),

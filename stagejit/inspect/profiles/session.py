@@ -87,9 +87,15 @@ class Profile:
 
     @property
     def dispatches(self) -> tuple[DispatchTimes, ...]:
-        """A row for each dispatch of each function, slowest first, and for what is around them (see
-        `DispatchTimes.kind`). Their seconds add up to `seconds`."""
+        """A row for each dispatch of each function, slowest first. Their seconds and those of
+        `around` add up to `seconds`."""
         return self._known().dispatches
+
+    @property
+    def around(self) -> tuple[DispatchTimes, ...]:
+        """What calls do around dispatches: "fork-join" and "host" of each function (see
+        `DispatchTimes.kind`), slowest first."""
+        return self._known().around
 
     @property
     def calls(self) -> int:
@@ -199,7 +205,11 @@ def _take(taken: recording.Recording, compiled: Sequence[CompileTimes]) -> Taken
     seconds = sum(row.seconds for row in rows)
     block = taken.end - taken.begin
     rest = outside(pieces, found, functions, clock, block)
-    return Taken(tuple(rows), tuple(spans), lost, calls, seconds, tuple(compiled), rest, block)
+    dispatches = tuple(row for row in rows if row.is_dispatch)
+    around = tuple(row for row in rows if not row.is_dispatch)
+    return Taken(
+        dispatches, around, tuple(spans), lost, calls, seconds, tuple(compiled), rest, block
+    )
 
 
 def spans_in(taken: recording.Recording, clock: recording.Clock) -> list[Span]:

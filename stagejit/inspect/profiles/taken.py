@@ -14,10 +14,12 @@ from stagejit.runtime.compile_times import CompileTimes
 
 @dataclass(frozen=True)
 class Taken:
-    """dispatches: slowest first; seconds: of all calls, and of XLA between them. outside: what of
+    """dispatches, and what is around them: slowest first; seconds: of all calls, and of XLA between
+    them. outside: what of
     the block they are not, whose wall time is block_seconds. on_gpu: see `Profile.on_gpu`."""
 
     dispatches: tuple[DispatchTimes, ...]
+    around: tuple[DispatchTimes, ...]
     spans: tuple[Span, ...]
     lost_spans: int
     calls: int
@@ -26,3 +28,8 @@ class Taken:
     outside: DispatchTimes
     block_seconds: float
     on_gpu: tuple[DispatchTimes, ...] = ()
+
+    @property
+    def rows(self) -> tuple[DispatchTimes, ...]:
+        """What adds up to `seconds`."""
+        return (*self.dispatches, *self.around)

@@ -26,10 +26,10 @@ _NUMBERS = range(2, 14)
 
 def summary(taken: Taken) -> str:
     """A line."""
-    waiting = sum(row.waiting_seconds for row in taken.dispatches)
+    waiting = sum(row.waiting_seconds for row in taken.rows)
     return (
         f"{taken.calls} calls of programs, {1e3 * taken.seconds:.3f} ms"
-        f" in {len(taken.dispatches)} rows; threads waited {1e3 * waiting:.3f} ms;"
+        f" in {len(taken.rows)} rows; threads waited {1e3 * waiting:.3f} ms;"
         f" the block took {1e3 * taken.block_seconds:.3f} ms"
     )
 
@@ -95,11 +95,11 @@ def _few(ops: Sequence[str]) -> str:
 
 
 def as_text(taken: Taken, most: int) -> str:
-    """Slowest first; the others are one line."""
+    """Dispatches, slowest first; the others are one line. Then what is around them."""
     rows, total = taken.dispatches, taken.seconds
-    if not rows and taken.on_gpu:
+    if not taken.rows and taken.on_gpu:
         return "\n".join(on_gpu.lines(taken.on_gpu)) + "\n"
-    if not rows:
+    if not taken.rows:
         return "no staged function was called in the block of this profile\n"
     peaks = of_this_machine()
     lines = [_HEAD, *(cells(row, total, peaks) for row in rows[:most])]
@@ -108,7 +108,7 @@ def as_text(taken: Taken, most: int) -> str:
         seconds = sum(row.seconds for row in rest)
         others = DispatchTimes("", f"{len(rest)} others", "", seconds=seconds)
         lines.append((*cells(others, total, peaks)[:2], "", *cells(others, total, peaks)[3:5]))
-    lines.append(outside_cells(taken))
+    lines += [*(cells(row, total, peaks) for row in taken.around), outside_cells(taken)]
     widths = [max(len(line[at]) for line in lines if at < len(line)) for at in range(len(_HEAD))]
 
     def aligned(line: Sequence[str]) -> str:
@@ -131,12 +131,12 @@ def as_text(taken: Taken, most: int) -> str:
 def sections(taken: Taken) -> list[Section]:
     """What a page has."""
     rows, total, peaks = taken.dispatches, taken.seconds, of_this_machine()
-    shown = [*(cells(row, total, peaks) for row in rows), outside_cells(taken)]
+    shown = [*(cells(row, total, peaks) for row in taken.rows), outside_cells(taken)]
     told = [element("p", line) for line in (outside_text(taken), *warnings(rows, peaks))]
     parts = [table(_HEAD, shown, numbers=_NUMBERS), *told]
     made = [
         Section("Dispatches", joined(parts), note=peaks_text(peaks)),
-        Section("Flame graph", drawings.flame(rows), note="width: time of all calls"),
+        Section("Flame graph", drawings.flame(taken.rows), note="width: time of all calls"),
         Section("Timeline", drawings.timeline(taken.spans), note="the last call"),
     ]
     if taken.on_gpu:
@@ -156,6 +156,6 @@ def page(taken: Taken) -> str:
 
 def fragment(taken: Taken) -> str:
     """For a notebook."""
-    if not taken.dispatches and not taken.on_gpu:
+    if not taken.rows and not taken.on_gpu:
         return Markup(element("p", as_text(taken, 0)))
     return pages.fragment("Profile", sections(taken), note=summary(taken))

@@ -29,9 +29,9 @@ def cells(told: DispatchTimes) -> dict[str, str]:
 
 
 def test_a_row_tells_its_floor_and_how_often_it_fits() -> None:
-    slow = cells(row(flops=1_000_000, mean=18.0, least=12.5))  # 1e6 / 100e9 are 10 us
-    assert (slow["us each"], slow["min us"]) == ("18.0", "12.5")
-    assert (slow["floor us"], slow["x floor"]) == ("10.0", "1.8x")
+    slow = cells(row(flops=1_000_000, mean=90.0, least=18.0))  # 1e6 / 100e9 are 10 us
+    assert (slow["us each"], slow["min us"]) == ("90.0", "18.0")
+    assert (slow["floor us"], slow["x floor"]) == ("10.0", "1.8x")  # by what was disturbed least
     cached = cells(row(nbytes=100_000, mean=5.0, least=5.0))  # 1e5 / 10e9 are 10 us
     assert (cached["floor us"], cached["x floor"]) == ("10.0", "0.5x")
     tiny = cells(row(nbytes=80, mean=4.0, least=4.0))
@@ -50,8 +50,10 @@ def test_a_busy_machine_is_told_of() -> None:
     (line,) = warnings([row(flops=1_000_000, mean=40.0, least=20.0), even], PEAKS)
     assert "busy" in line
     assert "2.0 times their minimum" in line
+    assert "Trust `min us` and `x floor`; other times are too long, rates too low" in line
     (line,) = warnings([even, row(flops=2_000_000, mean=12.0, least=12.0)], PEAKS)
     assert "f map.0 ran faster than the floor" in line
+    assert "Trust only `min us`; `floor us` is too long" in line
 
 
 def test_small_rows_and_caches_are_no_sign_of_a_busy_machine() -> None:
