@@ -212,10 +212,9 @@ def _wanted(many: Many, machine: Machine) -> tuple[int, str] | str:
     """The number of parts that the machine gains most by, with the reason; or why it gains none."""
     seconds = many.flops / machine.peak_flops  # of one core
     most = int(_MOST_PARTIAL * many.nbytes / many.partial_nbytes)
-    streams = (
-        many.nbytes > machine.l3s_nbytes
-        or many.again_nbytes / machine.bandwidth > seconds / machine.cores
-    )
+    far = many.nbytes > machine.l3s_nbytes
+    shared = machine.cores * machine.cache_bandwidth  # what is read again comes from caches
+    streams = far or many.again_nbytes / shared > seconds / machine.cores
     if streams and most >= machine.cores and many.again_nbytes > 2 * many.nbytes:
         why = f"as it is, {many.again_nbytes} bytes are read for {many.nbytes}"
         return min(_balanced(many, machine), most), why

@@ -16,6 +16,7 @@ import pytest
 from jax import lax
 
 import stagejit
+from stagejit import extending
 from stagejit.index.box import Box
 from stagejit.options import Options
 from stagejit.schedule.parser import parse_plan
@@ -358,6 +359,17 @@ def test_d7_what_is_not_split() -> None:
         plan = plan_of(fn, *args)
         assert len(plan.dispatches) == 1
         assert not reasons(plan, "split-reduce", applied=True)
+
+
+@pytest.mark.parametrize("ports", [1, 2])
+def test_d7_however_fast_a_core_multiplies(ports: int) -> None:
+    """What fits the caches is read again from there."""
+    cores = extending.cpu(
+        "cores", like="avx512", fma_ports=ports, peak_flops=ports * 112e9, cores=2
+    )
+    args = f32(256, 4096), f32(4096, 256)
+    plan = plan_of(jnp.dot, *args, options=Options(extensions=cores))
+    assert len(plan.dispatches) == 1
 
 
 def test_d7_fewer_parts_within_the_memory_budget() -> None:

@@ -73,7 +73,7 @@ def read_by_others_outside(w: Any, x: Array) -> Array:
 
 
 def read_by_others_inside(w: Any, x: Array) -> Array:
-    return lax.fori_loop(0, 3, lambda i, c: jnp.tanh(c + w[i]), x) @ w
+    return lax.fori_loop(0, 3, lambda i, c: jnp.tanh(c + (w * c[0, 0]).sum(0)), x) @ w
 
 
 def read_by_others_in_a_branch(w: Any, x: Array) -> Array:
