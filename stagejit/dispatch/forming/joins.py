@@ -46,7 +46,7 @@ def join(state: State, op: Op) -> Group | None:
             state.apart.refuse(op, state.groups[other], reason)
         state.settle(op, group, place)
         _close_if_long(state, op)
-        state.decide(switch, op, True, f"applied where {group.kind} stores")
+        state.decide(switch, op, True, f"applied where {group.kind} stores", group)
         return group
     return None
 
@@ -102,7 +102,7 @@ def _neighbour(state: State, op: Op, readers: Collection[Group]) -> Group | None
             continue
         if refuse_order(state, group, state.deps[op]) is None:
             reason = "stored beside a result that reads the same array"
-            state.decide("fuse-producers", op, True, reason)
+            state.decide("fuse-producers", op, True, reason, group)
             return group
     return None
 

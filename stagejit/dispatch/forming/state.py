@@ -54,7 +54,7 @@ class State:
         self.required: dict[Value, str] = {}
         self.apart = Apart()
         self.recomputed: set[Op] = set()  # evaluated by each reader, whatever the times
-        self._decided: dict[_Choice, None] = {}
+        self._decided: dict[_Choice, Group | None] = {}  # and where that put the op
 
     # ------------------------------------------------------------- questions
 
@@ -139,8 +139,11 @@ class State:
         behind = self.origins_of(op.operands)
         self.origins[op] = behind if len(behind) <= _MOST_ORIGINS else frozenset(op.results)
 
-    def decide(self, rewrite: str, op: Op, applied: bool, reason: str) -> None:
-        self._decided[rewrite, op, applied, reason] = None
+    def decide(
+        self, rewrite: str, op: Op, applied: bool, reason: str, into: Group | None = None
+    ) -> None:
+        """into: where an op is evaluated because of it, if nothing later takes it out again."""
+        self._decided[rewrite, op, applied, reason] = into
 
     def accept(self, rewrite: str, op: Op, refusal: str | None, reason: str) -> bool:
         """Whether nothing refuses it; says so, and why."""
@@ -149,10 +152,13 @@ class State:
 
     @property
     def decisions(self) -> list[Decision]:
-        return [
-            Decision(rewrite, describe(op), applied, reason, op.loc, self.graph)
-            for rewrite, op, applied, reason in self._decided
-        ]
+        """All of them, of a walk that is over: what a later one undid is declined in the end."""
+        found = list[Decision]()
+        for (rewrite, op, applied, reason), into in self._decided.items():
+            if into is not None and op not in into.members and op not in into.ops:
+                applied, reason = False, f"undone, for its readers compute it; at first {reason}"
+            found.append(Decision(rewrite, describe(op), applied, reason, op.loc, self.graph))
+        return found
 
     def enabled(self, switch: str) -> bool:
         return self.options.enabled(switch)

@@ -153,3 +153,18 @@ def test_what_there_is_not_is_an_error() -> None:
     for name in ("@map.7", "nothing.py:3", 100_000, "%9", "cos"):
         with pytest.raises(OptionsError, match="there is no dispatch, line or op"):
             explanation.why(name, "sin")
+
+
+def test_a_decision_that_a_later_one_undid_is_declined_in_the_end() -> None:
+    def squares(x: Any, w: Any) -> Any:
+        y = x @ w
+        return y, (y * y).sum()
+
+    made = explained(squares, (32, 64), (64, 48))
+    (undone,) = (d for d in made.decisions if d.reason.startswith("undone"))
+    assert not undone.applied
+    assert (
+        undone.reason
+        == "undone, for its readers compute it; at first applied where contract stores"
+    )
+    assert "applied where contract stores" not in made.why("contract", "add")

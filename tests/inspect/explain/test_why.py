@@ -80,6 +80,20 @@ def test_every_two_dispatches_with_data_between_have_a_reason(
         assert "hand it on like this" not in str(each), "nothing was said where it was decided"
 
 
+def test_what_is_applied_where_something_stores_is_evaluated_there(
+    made: tuple[Explanation, Compilation],
+) -> None:
+    """No two applied decisions put one op into different places."""
+    explanation, _ = made
+    kinds = {each.dispatch: each.kind for each in explanation.dispatches}
+    homes = {home.op: {kinds.get(name) for name in home.dispatches} for home in explanation.homes}
+    for each in explanation.decisions:
+        found = re.fullmatch(r"applied where (\w+) stores", each.reason)
+        op = each.op.split(maxsplit=1)[0]
+        if each.applied and found and homes.get(op):
+            assert found[1] in homes[op], f"{each}, but it is in {homes[op]}"
+
+
 def test_why_answers_for_all_dispatches_lines_and_ops(
     made: tuple[Explanation, Compilation],
 ) -> None:
