@@ -6,15 +6,14 @@ of them stand alone; a file is there as a whole or not at all.
 
 from __future__ import annotations
 
-import contextlib
 import os
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from stagejit.errors import OptionsError
 from stagejit.inspect import page
+from stagejit.inspect.files import write
 from stagejit.inspect.page import Markup, Section, joined
 from stagejit.inspect.pictures import svg
 from stagejit.inspect.pictures.svg import Drawing
@@ -89,24 +88,3 @@ class Picture:
             )
         write(target, endings[target.suffix.lower()]())
         return target
-
-
-def write(target: Path, content: str) -> None:
-    """A file with this content, or, after an error, the one that was there."""
-    handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(content)
-        os.chmod(name, 0o666 & ~_umask())
-        os.replace(name, target)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(name)
-        raise
-
-
-def _umask() -> int:
-    """That of the process, which has to be set to be read."""
-    mask = os.umask(0o077)
-    os.umask(mask)
-    return mask

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from stagejit.errors import StagejitError
+from stagejit.errors import OptionsError, StagejitError
+from stagejit.inspect.files import write
 from stagejit.inspect.profiles import trace_file, views
 from stagejit.inspect.profiles.on_gpu import rows_on_gpu
 from stagejit.inspect.profiles.pieces_of_xla import gaps, outside, rows_of_gaps
@@ -147,10 +149,26 @@ class Profile:
         """Of this machine: the best that was measured in this process; at first takes a second."""
         return of_this_machine()
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the spans as a file for https://ui.perfetto.dev or chrome://tracing. path: of the
-        file, which is there as a whole or not at all. Raises OSError."""
-        trace_file.save(path, self.spans)
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write a file, by the ending of its name: `.json` has the spans, for
+        https://ui.perfetto.dev or chrome://tracing; `.html` is the page with table and timeline;
+        `.txt` the table. It is there as a whole or not at all; returns its path.
+
+        Raises OptionsError for another ending, OSError where nothing can be written."""
+        target, taken = Path(path), self._known()
+        endings: dict[str, Callable[[], str]] = {
+            ".json": lambda: trace_file.content(taken.spans),
+            ".html": self.as_html,
+            ".htm": self.as_html,
+            ".txt": self.as_text,
+        }
+        if target.suffix.lower() not in endings:
+            raise OptionsError(
+                f"a profile cannot be written as {target.name!r}",
+                next_step="choose a name that ends with .json (for Perfetto), .html or .txt",
+            )
+        write(target, endings[target.suffix.lower()]())
+        return target
 
     def as_text(self, *, rows: int = 40) -> str:
         """The table. rows: how many of the slowest; the others are one line."""

@@ -1,16 +1,14 @@
 """Spans as a file of Chrome's trace format, which Perfetto reads, too.
 
-Input: spans. Output: JSON: a "complete" event for each span, in microseconds, and names of threads.
-Invariant: the file is there as a whole or not at all.
+Input: spans. Output: JSON. Invariant: there is a "complete" event for each span, in microseconds,
+and a name for each thread.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import tempfile
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from stagejit.inspect.profiles.spans import Span
@@ -43,18 +41,6 @@ def _metadata(what: str, process: int, thread: int, name: str) -> dict[str, Any]
     return {"ph": "M", "name": what, "pid": process, "tid": thread, "args": {"name": name}}
 
 
-def save(path: str | os.PathLike[str], spans: Sequence[Span]) -> None:
-    """Writes the file. Raises OSError."""
-    target = Path(path)
-    text = json.dumps({"traceEvents": events(spans), "displayTimeUnit": "ms"})
-    handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        mask = os.umask(0)  # what a file has that is simply written
-        os.umask(mask)
-        os.chmod(name, 0o666 & ~mask)
-        os.replace(name, target)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
+def content(spans: Sequence[Span]) -> str:
+    """Of the file."""
+    return json.dumps({"traceEvents": events(spans), "displayTimeUnit": "ms"})

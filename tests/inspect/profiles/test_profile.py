@@ -23,7 +23,7 @@ import numpy as np
 import pytest
 
 import stagejit
-from stagejit.errors import StagejitError
+from stagejit.errors import OptionsError, StagejitError
 from stagejit.inspect.profiles import views
 from stagejit.inspect.profiles.pieces_of_xla import outside
 from stagejit.inspect.profiles.rows import FORK_JOIN, HOST, XLA
@@ -370,6 +370,18 @@ def test_a_trace_file_is_for_perfetto(tmp_path: Path) -> None:
     assert all(e["ts"] + e["dur"] <= call["ts"] + call["dur"] + 1e-3 for e in inside)
     names = {dispatch.dispatch for dispatch in profile.dispatches}
     assert {e["name"] for e in inside if e["cat"] == "dispatch"} <= names
+
+
+def test_the_ending_of_a_name_decides_what_a_file_has(tmp_path: Path) -> None:
+    profile = profiled(layer, jnp.ones((30, 30)), jnp.ones((30, 30)))
+    texts = {name: profile.save(tmp_path / name).read_text() for name in ("p.html", "p.HTM")}
+    assert all(text.startswith("<!DOCTYPE html>") for text in texts.values())
+    assert profile.save(str(tmp_path / "p.txt")).read_text() == str(profile)
+    assert "traceEvents" in json.loads(profile.save(tmp_path / "p.json").read_text())
+    for name in ("p.svg", "p", "p.json.gz"):
+        with pytest.raises(OptionsError, match=r"\.json \(for Perfetto\), \.html or \.txt"):
+            profile.save(tmp_path / name)
+    assert len(list(tmp_path.iterdir())) == 4
 
 
 def test_a_file_that_cannot_be_written_leaves_the_old_one(tmp_path: Path) -> None:
