@@ -119,8 +119,9 @@ class Compiled:
 class Past:
     """What a function was compiled for so far, and how a call in question relates to it.
 
-    compiled: the last `KEPT`. is_known: a call like this one was compiled before. causes: what
-    differs from the most similar one, where it was not.
+    compiled: the last `KEPT`. is_known: a call like this one was compiled before. causes: of the
+    compilation that it uses; where there is none yet, what differs from the most similar one.
+    `str()` is a line.
     """
 
     compiled: tuple[Compiled, ...] = ()
@@ -128,14 +129,23 @@ class Past:
     is_known: bool = False
     causes: tuple[str, ...] = ()
 
+    def __str__(self) -> str:
+        times = self.compiled[-1].number if self.compiled else 0
+        known = "" if self.call is None else "known" if self.is_known else "not compiled yet"
+        said = f"{times} compiled so far"
+        why = f", because {'; '.join(self.causes)}" if self.causes else ""
+        return f"{said}; this call: {known}{why}" if known else said
+
 
 def past_of(history: Sequence[Compiled], call: Signature | None) -> Past:
     """The past of a function, as a call sees it."""
     entries = tuple(history)
     if call is None:
         return Past(entries)
-    known = any(entry.signature == call for entry in entries)
-    return Past(entries, call, known, () if known else causes_of(call, entries))
+    for entry in reversed(entries):
+        if entry.signature == call:
+            return Past(entries, call, True, entry.causes)
+    return Past(entries, call, False, causes_of(call, entries))
 
 
 def record(

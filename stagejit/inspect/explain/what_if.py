@@ -34,6 +34,11 @@ class Worth:
         """Both, side by side."""
         return Comparison(("with", "without"), self.with_them, self.without_them)
 
+    def __str__(self) -> str:
+        head, row = rows_of([self])
+        cells = (f"{name} {cell}" for name, cell in zip(head, row, strict=True) if cell != "=")
+        return ", ".join(cells)
+
 
 _HEAD = ("without", "dispatches", "copies", "moves", "transients", "barriers", "model", "measured")
 

@@ -51,6 +51,19 @@ def test_another_shape() -> None:
     assert last(f, X9).causes == ("x changed from f32[8] to f32[9]",)
     assert last(f, X9).line.startswith(__file__)
     assert past(f, X9).is_known
+    assert past(f, X9).causes == ("x changed from f32[8] to f32[9]",)  # of the one in use
+    assert past(f, X8).causes == ()
+
+
+def test_a_past_is_a_line_of_text() -> None:
+    f = scaled()
+    assert str(past(f, X8)) == "0 compiled so far; this call: not compiled yet"
+    f(X8)
+    assert str(past(f, X8)) == "1 compiled so far; this call: known"
+    because = ", because x changed from f32[8] to f32[9]"
+    assert str(past(f, X9)) == f"1 compiled so far; this call: not compiled yet{because}"
+    f(X9)
+    assert str(past(f, X9)) == f"2 compiled so far; this call: known{because}"
 
 
 def test_explaining_and_planning_compile_nothing() -> None:

@@ -31,6 +31,7 @@ def test_a_rewrite_is_worth_the_copies_that_it_spares() -> None:
     assert worth.without_them.copies == len(plan.copies) == 2
     assert worth.with_them.copies == len(explanation.copies) == 0
     assert worth.measured is None
+    assert str(worth).startswith("without fuse-insert, dispatches +2, copies +2, moves +")
     (row,) = (line for line in str(explanation).splitlines() if line.startswith("  fuse-insert"))
     assert row.split()[:3] == ["fuse-insert", "+2", "+2"]
     assert ["fuse-insert", "+2", "+2"] in [r[:3] for r in rows_of(explanation.as_html())]
