@@ -106,6 +106,7 @@ def facts_of_compilation(c: Compilation) -> Facts:
         between=edges.between,
         waits=edges.waits,
         homes=edges.homes,
+        gone=edges.gone,
         compile_times=c.compile_times,
     )
 

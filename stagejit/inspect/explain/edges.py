@@ -16,7 +16,7 @@ from stagejit.dispatch.forming.apart import Reason
 from stagejit.dispatch.naming import Names, described, names_of, renamed
 from stagejit.dispatch.regions import Region
 from stagejit.dispatch.whereabouts import Whereabouts
-from stagejit.graph.ir import Graph, Value
+from stagejit.graph.ir import Graph, Op, Value
 from stagejit.inspect.explain.notes import Because, Between, Home
 from stagejit.loc import Loc
 from stagejit.schedule.hazards import Conflict, hazard_graph
@@ -33,6 +33,7 @@ class Edges:
 
     between: tuple[Between, ...]
     homes: tuple[Home, ...]
+    gone: tuple[Home, ...]
     waits: frozenset[tuple[str, str]]
 
 
@@ -54,7 +55,8 @@ def edges_of(schedule: Schedule, where: Whereabouts) -> Edges:
             loc = because[0].loc or other.loc
             found.append(Between(*pair, _ranges(read), because, loc))
     homes = tuple(home for path, level in where.levels() for home in _homes(path, level, names))
-    return Edges(tuple(found), homes, frozenset(waits))
+    gone = tuple(home for _, level in where.levels() for home in _gone(level, names))
+    return Edges(tuple(found), homes, gone, frozenset(waits))
 
 
 def _levels(
@@ -125,3 +127,26 @@ def _homes(path: str, where: Whereabouts, names: Names) -> Iterator[Home]:
             name, what = names.get(op, ""), described(op, {})
             callers = tuple(Loc(loc.file, loc.line) for loc in callers_of(op.loc))
             yield Home(name, what, dispatches, computes, op.loc, callers)
+
+
+def _gone(where: Whereabouts, names: Names) -> Iterator[Home]:
+    """The ops that no dispatch evaluates, which texts of the graph show none the less."""
+    inside = where.all_evaluated()
+    for op in where.grouping.graph.ops():
+        if op not in inside:
+            yield Home(
+                names.get(op, ""), described(op, {}), (), False, op.loc, (), _left(op, names)
+            )
+
+
+def _left(op: Op, names: Names) -> str:
+    known = op.definition
+    if known.is_constant:
+        return "a constant"
+    if not op.operands:
+        return "memory that others write"
+    source = op.operands[0]
+    of = described(source.op, names) if source.op.kind != "input" else "an argument"
+    if known.is_view or known.is_splat:
+        return f"a view of {of}"
+    return f"what passes on {of}" if known.forwards else f"nothing but {of} in its memory"

@@ -149,7 +149,7 @@ class Between:
 class Home:
     """Which dispatches evaluate an op. op: its name in the text of the graph; what: it does;
     computes: is more than a constant, or a view of something. callers: the lines from which its own
-    was called, the nearest first."""
+    was called, the nearest first. gone: what it is, where no dispatch evaluates it."""
 
     op: str
     what: str
@@ -157,6 +157,7 @@ class Home:
     computes: bool
     loc: Loc = UNKNOWN
     callers: tuple[Loc, ...] = ()
+    gone: str = ""
 
 
 Note = Launched | PartOf | Left | Packed | Between | Decision | Placement | Chosen
@@ -184,7 +185,8 @@ class Facts:
     symbolic. seconds: modelled, of a call; None without kernels.
     inside: of loops and branches that XLA runs. past: what the function was compiled for.
     between: each two dispatches of which one reads what the other one makes; waits: those of which
-    one waits for the other one for another reason; homes: where each op is. compile_times: of the
+    one waits for the other one for another reason; homes: where each op is; gone: ops that no
+    dispatch evaluates. compile_times: of the
     steps that ran so that this could be said.
     """
 
@@ -199,6 +201,7 @@ class Facts:
     between: tuple[Between, ...] = ()
     waits: frozenset[tuple[str, str]] = frozenset()
     homes: tuple[Home, ...] = ()
+    gone: tuple[Home, ...] = ()
     left_to_xla: str = ""
     target: str = ""
     barriers: int = 0

@@ -6,6 +6,7 @@ of the program, and every line with an op of it, has an answer.
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ import networkx as nx
 from stagejit.decisions import Decision
 from stagejit.errors import OptionsError
 from stagejit.inspect.explain.notes import Between, Facts, Home
+from stagejit.loc import Loc
 from stagejit.numbers import counted
 
 _MOST_NAMED = 6
@@ -32,6 +34,7 @@ class _Subject:
     ops: tuple[Home, ...]
     dispatches: tuple[str, ...]
     folded: tuple[Decision, ...] = ()  # that left nothing of it
+    gone: tuple[Home, ...] = ()  # ops of which nothing is left to compute
 
 
 def why(facts: Facts, a: Asked, b: Asked) -> str:
@@ -52,9 +55,20 @@ def why(facts: Facts, a: Asked, b: Asked) -> str:
     missing = a if one is None else b
     raise OptionsError(
         f"there is no dispatch, line or op {missing!r} in {facts.name}",
-        next_step="name what a text shows: '@contract.1', 'net.py:7', 7, or '%5' of "
-        "as_text('graph')",
+        next_step=f"{_close(facts, str(missing))}name what a text shows: '@contract.1', "
+        "'net.py:7', 7, a function of yours, or '%5' of as_text('graph')",
     )
+
+
+def _close(facts: Facts, name: str) -> str:
+    """Names of the program that are like one that it has not."""
+    homes = (*facts.homes, *facts.gone)
+    known = [f"@{each.dispatch}" for each in facts.dispatches]
+    known += [f"@{each.dispatch}" for each in facts.delegated]
+    known += [text for home in homes for text in (home.op, home.what.split()[-1])]
+    known += [text for home in homes for text in (home.loc.function, home.loc.short)]
+    close = difflib.get_close_matches(name, dict.fromkeys(filter(None, known)), n=4, cutoff=0.5)
+    return f"did you mean {' or '.join(map(repr, close))}? else " if close else ""
 
 
 # -- what is meant -------------------------------------------------------------------------------
@@ -64,7 +78,7 @@ def _subject(facts: Facts, asked: Asked) -> _Subject | None:
     name = str(asked).strip()
     if re.fullmatch(r".*\.\w+:\d+|.*:\d+|\d+", name):
         return _line(facts, name)
-    return _dispatch(facts, name.removeprefix("@")) or _op(facts, name)
+    return _dispatch(facts, name.removeprefix("@")) or _op(facts, name) or _function(facts, name)
 
 
 def _dispatch(facts: Facts, name: str) -> _Subject | None:
@@ -84,7 +98,18 @@ def _op(facts: Facts, name: str) -> _Subject | None:
         for home in facts.homes
         if (home.op == number if number else name in (home.what, home.what.split()[-1]))
     )
-    return _Subject(name, ops, _dispatches(ops)) if ops else None
+    gone = () if ops else tuple(home for home in facts.gone if home.op == number and number)
+    return _Subject(name, ops, _dispatches(ops), gone=gone) if ops or gone else None
+
+
+def _function(facts: Facts, name: str) -> _Subject | None:
+    """All ops of a function of the user's."""
+    ops = tuple(home for home in facts.homes if name in _functions(home.loc))
+    return _Subject(f"function {name}", ops, _dispatches(ops)) if ops else None
+
+
+def _functions(loc: Loc) -> tuple[str, str]:
+    return loc.function, loc.function.rpartition(".")[2]
 
 
 def _line(facts: Facts, name: str) -> _Subject | None:
@@ -121,6 +146,9 @@ def _said(facts: Facts, one: _Subject, other: _Subject) -> Iterator[str]:
 
 
 def _where(subject: _Subject) -> str:
+    if subject.gone:
+        op = subject.gone[0]
+        return f"({op.what}) is {op.gone}: nothing is left to compute of it"
     if subject.folded:
         first = subject.folded[0]
         more = f", and {len(subject.folded) - 1} more" if len(subject.folded) > 1 else ""

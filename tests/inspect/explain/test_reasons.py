@@ -3,6 +3,7 @@ reader gets."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -168,3 +169,29 @@ def test_a_decision_that_a_later_one_undid_is_declined_in_the_end() -> None:
         == "undone, for its readers compute it; at first applied where contract stores"
     )
     assert "applied where contract stores" not in made.why("contract", "add")
+
+
+def _with_ops_that_are_gone(x: Any, w: Any) -> Any:
+    table = jnp.asarray(np.arange(4, dtype=np.float32))[:, None]
+    joined = jnp.concatenate([x, jnp.maximum(x @ w, 0)], axis=1)
+    passed = lax.optimization_barrier(x + 1)  # type: ignore[no-untyped-call]
+    return joined, table * x, passed * 2, x.reshape(2, 8)
+
+
+def test_every_op_of_the_text_of_a_graph_has_an_answer() -> None:
+    x = np.ones((4, 4), np.float32)
+    traced = stagejit.jit(_with_ops_that_are_gone).trace(x, x)
+    text = traced.lower().as_text("graph")
+    said = {n: traced.explanation.why(n, n) for n in re.findall(r"^  (%\d+):", text, re.M)}
+    assert len(said) > 5
+    gone = "\n".join(each for each in said.values() if "nothing is left to compute" in each)
+    assert "is a constant" in gone
+    assert "is what passes on" in gone
+    assert "is memory that others write" in gone
+
+
+def test_functions_of_the_users_have_an_answer_and_unknown_names_close_ones() -> None:
+    made = explained(_with_ops_that_are_gone, (4, 4), (4, 4))
+    assert made.why("_with_ops_that_are_gone", "contract").startswith("function _with_ops")
+    with pytest.raises(OptionsError, match="did you mean 'contract'"):
+        made.why("contrakt", "max")
