@@ -30,7 +30,8 @@ class Launched:
     knows: for what others compute, and loops that only the call knows the turns of. call_seconds:
     of all its runs in a call (of one where only the call knows), without what is inside of a loop
     or a branch. also: further lines whose ops it evaluates. calls: of a line that is called from
-    several lines, those whose ops it evaluates: "train.py:18".
+    several lines, those whose ops it evaluates: "train.py:18". filled_nbytes: of those written what
+    is a border around something else, and not made of what is read.
     """
 
     dispatch: str
@@ -45,6 +46,7 @@ class Launched:
     loc: Loc = UNKNOWN
     also: tuple[Loc, ...] = ()
     calls: tuple[str, ...] = ()
+    filled_nbytes: int = 0
 
     @property
     def is_copy(self) -> bool:
@@ -221,9 +223,17 @@ class Facts:
     @property
     def copied_nbytes(self) -> int:
         """Bytes that copies write in a call, those of unknown number counted once."""
-        return sum(
-            each.written_nbytes * (1 if each.times is None else each.times) for each in self.copies
-        )
+        return sum(each.written_nbytes * _known(each.times) for each in self.copies)
+
+    @property
+    def filled_nbytes(self) -> int:
+        """What of `copied_nbytes` are borders that the copies fill."""
+        return sum(each.filled_nbytes * _known(each.times) for each in self.copies)
+
+    @property
+    def packing(self) -> int:
+        """How many operands each call packs; without kernels, those that it may."""
+        return sum(pack.packs for pack in self.packs)
 
     def notes(self, *, kernels: bool = True) -> tuple[Note, ...]:
         """All of them, in the order in which they are shown. kernels: with what was chosen for
@@ -237,3 +247,7 @@ class Facts:
         notes: list[Note] = [*self.dispatches, *parts, *self.delegated, *self.packs]
         notes += self.between
         return (*notes, *self.decisions, *self.placements, *chosen)
+
+
+def _known(times: int | None) -> int:
+    return 1 if times is None else times

@@ -26,6 +26,7 @@ class DispatchData(TypedDict):
     flops: Size
     read_nbytes: Size
     written_nbytes: Size
+    filled_nbytes: Size
     times: int | None
     seconds: float | None
     also: list[str]
@@ -112,12 +113,14 @@ class LineData(TypedDict):
 
 
 class SummaryData(TypedDict):
-    """Of the whole program. copied_nbytes: written by copies in a call; transient_nbytes: of all
-    transient buffers; peak_nbytes: what of them a call allocates."""
+    """Of the whole program. copied_nbytes: written by copies in a call; filled_nbytes: of these,
+    what are borders that they fill; transient_nbytes: of all transient buffers; peak_nbytes: what
+    of them a call allocates. packs: operands that are packed in each call."""
 
     dispatches: int
     copies: int
     copied_nbytes: Size
+    filled_nbytes: Size
     packs: int
     delegated: int
     barriers: int
@@ -207,8 +210,8 @@ class CompilationData(TypedDict):
 
 
 class CompilationsData(TypedDict):
-    """Of the function so far. known: a call like this one was compiled before; causes: why it has
-    to be compiled otherwise; entries: the last ones."""
+    """Of the function so far. known: a call like this one was compiled before; causes: of that one,
+    else why it has to be compiled; entries: the last ones."""
 
     count: int
     known: bool

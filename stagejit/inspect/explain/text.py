@@ -55,9 +55,12 @@ def summary_of(facts: Facts, *, kernels: bool) -> str:
 def _work(facts: Facts, kernels: bool) -> Iterator[str]:
     yield counted(len(facts.dispatches), "dispatch")
     if facts.copies:
-        yield f"{counted(len(facts.copies), 'copy')} of {nbytes_text(facts.copied_nbytes)}"
-    if packs := sum(pack.packs for pack in facts.packs):
-        yield f"{counted(packs, 'pack')} in each call"
+        copied, all_ = nbytes_text(facts.copied_nbytes - facts.filled_nbytes), len(facts.copies)
+        filled = nbytes_text(facts.filled_nbytes)
+        more = f" (and {filled} of borders filled)" if facts.filled_nbytes else ""
+        yield (f"1 copy of {copied}" if all_ == 1 else f"{all_} copies, {copied} in all") + more
+    if facts.packing:
+        yield f"{counted(facts.packing, 'pack')} in each call"
     if facts.delegated:
         yield f"{counted(len(facts.delegated), 'equation')} left to XLA"
     if kernels and facts.seconds is not None:

@@ -103,7 +103,11 @@ def _badges(block: Block) -> Markup:
     seconds = sum(note.call_seconds or 0.0 for note in launched)
     if seconds:
         said.append(element("span", f"{seconds_text(seconds)} by the model"))
-    copied = sum(note.written_nbytes * (note.times or 1) for note in launched if note.is_copy)
+    copied = sum(
+        (note.written_nbytes - note.filled_nbytes) * (note.times or 1)
+        for note in launched
+        if note.is_copy
+    )
     if copied:
         said.append(element("span", f"{nbytes_text(copied)} copied", classes="sj-bad"))
     if left := sum(isinstance(note, Left) for note in notes):

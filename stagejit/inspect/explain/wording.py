@@ -30,7 +30,8 @@ def work_of(note: Launched) -> str:
     """What one run of a dispatch does."""
     written = nbytes_text(note.written_nbytes)
     if note.is_copy:
-        said = [f"copies {written}"]
+        said = [f"copies {nbytes_text(note.written_nbytes - note.filled_nbytes)}"]
+        said += [f"fills {nbytes_text(note.filled_nbytes)}"] if note.filled_nbytes else []
     elif note.kind == "fill":
         said = [f"fills {written}"]
     else:

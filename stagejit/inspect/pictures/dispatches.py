@@ -54,7 +54,9 @@ def body_title(dispatch: Dispatch, number: int, body: Body) -> str:
 
 def _node(dispatch: Dispatch) -> Node:
     cost = [flops_text(dispatch.flops)] if dispatch.flops else []
-    cost.append(nbytes_text(dispatch.nbytes))
+    for what, accesses in (("reads", dispatch.reads), ("writes", dispatch.writes)):
+        if accesses:
+            cost.append(f"{what} {nbytes_text(sum(access.nbytes for access in accesses))}")
     lines = [Line(f"@{dispatch.name}", "sj-strong")]
     if dispatch.ops:
         lines.append(Line(" ".join(dispatch.ops)))

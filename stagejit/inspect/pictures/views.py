@@ -73,7 +73,7 @@ def summary(plan: Plan) -> str:
         counted(len(things), what)
         for things, what in (
             (plan.dispatches, "dispatch"), (plan.copies, "copy"), (plan.fills, "fill"),
-            (plan.packs, "pack"), (plan.barriers, "barrier"),
+            (plan.barriers, "barrier"),
         )
     )  # fmt: skip
     return (
