@@ -12,6 +12,7 @@ from dataclasses import fields, replace
 from typing import Any
 
 from stagejit.codegen.cuda.device import Device
+from stagejit.errors import OptionsError
 from stagejit.graph.ir import Op
 from stagejit.inspect.explain import Explanation
 from stagejit.inspect.explain.call_sites import with_calls
@@ -19,7 +20,7 @@ from stagejit.inspect.explain.collect import facts_of
 from stagejit.inspect.explain.edges import edges_of
 from stagejit.inspect.explain.notes import Facts, Inside
 from stagejit.inspect.explain.what_if import Worth
-from stagejit.options import SWITCHES, Options
+from stagejit.options import SWITCHES, Options, suggested
 from stagejit.pipeline import Compilation
 from stagejit.runtime.history import Past
 from stagejit.runtime.left_bodies import bodies_in
@@ -80,6 +81,14 @@ def totals_of(compilation: Compilation) -> Totals:
 
 def _names(compilation: Compilation, what_if: Sequence[str] | bool) -> list[str]:
     if what_if is not True:
+        options = compilation.request.options
+        known = [*(extension.name for extension in options.extensions), *SWITCHES]
+        for name in what_if or ():
+            if name not in known:
+                raise OptionsError(
+                    f"unknown rewrite {name!r} in what_if",
+                    next_step=suggested(name, known, "stagejit/rewrites/README.md"),
+                )
         return list(what_if or ())
     applied = {d.rewrite for d in facts_of_compilation(compilation).decisions if d.applied}
     return [name for name in SWITCHES if name in applied]

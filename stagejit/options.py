@@ -99,7 +99,7 @@ def _with_known_names(cls: type[T]) -> type[T]:
             if name not in names:
                 raise OptionsError(
                     f"unknown option {name!r} in {cls.__name__}(...)",
-                    next_step=_suggest(name, names, "stagejit/docs/options.md"),
+                    next_step=suggested(name, names, "stagejit/docs/options.md"),
                 )
         init(self, *args, **given)
 
@@ -186,7 +186,7 @@ class Options:
             if not isinstance(name, str) or name not in known:
                 raise OptionsError(
                     f"unknown rewrite {name!r} in Options(disable=...)",
-                    next_step=_suggest(name, known, "stagejit/rewrites/README.md"),
+                    next_step=suggested(name, known, "stagejit/rewrites/README.md"),
                 )
         object.__setattr__(self, "disable", tuple(sorted(set(disable))))
         object.__setattr__(self, "split", _split_pairs(self.split))
@@ -308,7 +308,7 @@ def _split_pairs(split: Any) -> tuple[tuple[str, int], ...]:
         if key not in _SPLIT_KEYS and not _LINE.fullmatch(key):
             raise OptionsError(
                 f"unknown {key!r} in Options(split=...)",
-                next_step=f'{_suggest(key, list(_SPLIT_KEYS))}, or a line, as "model.py:12"',
+                next_step=f'{suggested(key, list(_SPLIT_KEYS))}, or a line, as "model.py:12"',
             )
     return tuple(sorted(pairs.items()))
 
@@ -355,7 +355,7 @@ def _wrong(name: str, value: Any, next_step: str) -> OptionsError:
     return OptionsError(f"{name} is {value!r}, of type {type(value).__name__}", next_step=next_step)
 
 
-def _suggest(name: Any, known: list[str], page: str = "") -> str:
+def suggested(name: Any, known: list[str], page: str = "") -> str:
     """The name that is close to it, or all of them. page: that has them, too."""
     close = difflib.get_close_matches(str(name), known, n=1)
     if not close:

@@ -68,6 +68,7 @@ from stagejit.extending.checks import (
     checked_backend,
     function_of,
     guarded,
+    known_functions,
     name_of,
     named,
     nothing,
@@ -153,6 +154,7 @@ def rewrite(
         if not (function.__doc__ or "").strip():
             what = f"rewrite {name!r} has no docstring"
             raise wrong(what, loc, "say before  -->  after in its first line")
+        known_functions(of_map, loc)
         place = within or ("" if before or after else "simplify")
         own = Extension(name, loc=loc)  # whose the rule is
         rule = Rule(name, kinds, function, makers, operand, counts, of_map, own)

@@ -8,16 +8,17 @@ and a place that there is.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, TypeVar
 
 from stagejit.codegen.own import checked_code
 from stagejit.errors import OptionsError
 from stagejit.extension import Extension
 from stagejit.graph.definition import OpDef
+from stagejit.graph.functions import MAP_FUNCTIONS
 from stagejit.loc import Loc
 from stagejit.machine import Machine
-from stagejit.options import SWITCHES
+from stagejit.options import SWITCHES, suggested
 
 BACKENDS = ("cpu", "cuda")
 M = TypeVar("M", bound=Machine)
@@ -40,7 +41,17 @@ def name_of(definition: Any, loc: Loc) -> str:
     if not isinstance(definition, OpDef):
         raise wrong(f"an op is declared by an OpDef, not by {definition!r}", loc, "give OpDef(...)")
     named(definition.kind, loc)
+    if definition.is_elementwise and definition.code is None:
+        what = f"op {definition.kind!r} is elementwise and has no code"
+        raise wrong(what, loc, "an elementwise op needs code=")
     return definition.kind
+
+
+def known_functions(names: Collection[str], loc: Loc) -> None:
+    """Raises OptionsError for what is no function of `map`."""
+    for name in sorted(set(names) - set(MAP_FUNCTIONS)):
+        what = f"a map has no function {name!r}"
+        raise wrong(what, loc, suggested(name, sorted(MAP_FUNCTIONS)))
 
 
 def function_of(function: Any, loc: Loc) -> Callable[..., Any]:

@@ -28,7 +28,7 @@ from stagejit.codegen.ir.builder import Builder
 from stagejit.codegen.ir.nodes import Value as Register
 from stagejit.codegen.ir.nodes import element_type
 from stagejit.codegen.kernel import Choice, Kernel
-from stagejit.codegen.math.functions import emit
+from stagejit.codegen.math.functions import SCALAR_FUNCTIONS, emit
 from stagejit.codegen.nest.covering import STORE, left_out
 from stagejit.codegen.nest.emitter import Emitter
 from stagejit.codegen.nest.items import in_items
@@ -45,6 +45,7 @@ from stagejit.index.affine import Affine, Var
 from stagejit.index.encoding import Encoding
 from stagejit.index.layout import Layout
 from stagejit.machine import Machine
+from stagejit.options import suggested
 from stagejit.rewrites.driver import Log
 from stagejit.rewrites.rules import declined
 from stagejit.trace.translation import Unsupported
@@ -133,8 +134,15 @@ def scalar(b: Builder, function: str, dtype: DType, *elements: Register) -> Regi
     """Code of a function of `map`, by its name there ("exp", "max"), for elements of an op.
 
     b: the builder that `code` is given. dtype: of the elements, or of all lanes of vectors of them.
-    Raises InternalError for a name that there is not.
+    Raises OptionsError for a name that there is not, and for a type that is none.
     """
+    if function not in SCALAR_FUNCTIONS:
+        raise OptionsError(
+            f"there is no function {function!r} of elements",
+            next_step=suggested(function, sorted(SCALAR_FUNCTIONS)),
+        )
+    if not isinstance(dtype, DType):
+        raise OptionsError(f"dtype is {dtype!r}", next_step="give a type, such as writing.f32")
     return emit(b, function, dtype, elements)
 
 

@@ -47,6 +47,12 @@ CASES: dict[str, Callable[[], Any]] = {
     "cores is 'many'": lambda: extending.cpu("mine", cores="many"),
     "unknown GPU": lambda: extending.gpu("mine", like="V100"),
     "is declared by an OpDef": lambda: extending.op(17),  # type: ignore[arg-type]
+    "op 'bare' is elementwise and has no code": lambda: extending.op(
+        extending.OpDef(kind="bare", infer=documented, interpret=documented, is_elementwise=True)
+    ),
+    "a map has no function 'sqroot'": lambda: extending.rewrite(
+        "mine", roots="map", functions="sqroot"
+    )(documented),
     "is translated to from no primitive": lambda: extending.op(SOFTSIGN, translate=documented),
 }
 
@@ -86,3 +92,17 @@ def test_an_extension_says_where_it_is_from() -> None:
     decorated = extending.rewrite("mine", roots="map")(documented)
     assert isinstance(decorated, Extension)
     assert decorated.loc.line == documented.__code__.co_firstlineno
+
+
+def test_names_of_functions_and_types_are_looked_at_where_ops_are_written() -> None:
+    graph = extending.writing.parse("graph @f(%x: f32[4]) {\n  return %x\n}\n")
+    (x,) = graph.inputs
+    build, f32 = extending.writing.build, extending.writing.f32
+    with pytest.raises(stagejit.StagejitError, match="unknown function 'sqroot': did you mean"):
+        build(graph, "map", [x], fn="sqroot", dtype=f32)
+    with pytest.raises(stagejit.StagejitError, match=r"the string 'f32': give .* writing\.f32"):
+        build(graph, "map", [x], fn="sqrt", dtype="f32")
+    with pytest.raises(OptionsError, match="did you mean 'max'"):
+        extending.writing.scalar(None, "maxx", f32)  # type: ignore[arg-type]
+    with pytest.raises(OptionsError, match="dtype is 'f32'"):
+        extending.writing.scalar(None, "max", "f32")  # type: ignore[arg-type]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import difflib
+
 import numpy as np
 
 from stagejit.graph import scalar
@@ -23,7 +25,11 @@ def function_of(op: Op) -> str:
 def _map(operands: Types, attrs: Attrs) -> TensorType:
     function = MAP_FUNCTIONS.get(attrs["fn"])
     if function is None:
-        raise ValueError(f"unknown function {attrs['fn']!r}")
+        close = difflib.get_close_matches(str(attrs["fn"]), MAP_FUNCTIONS, n=3, cutoff=0.4)
+        hint = f": did you mean {' or '.join(map(repr, close))}?" if close else ""
+        raise ValueError(f"unknown function {attrs['fn']!r}{hint}")
+    if isinstance(given := attrs["dtype"], str):
+        raise ValueError(f"dtype is the string {given!r}: give a type, as writing.{given}")
     dtype = function.result_dtype(attrs["fn"], [type.dtype for type in operands])
     require(len({type.shape for type in operands}) == 1, "operands differ in shape")
     require(dtype is attrs["dtype"], f"the result is {dtype}, not {attrs['dtype']}")

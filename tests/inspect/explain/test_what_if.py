@@ -86,7 +86,7 @@ def test_a_function_may_have_parameters_of_these_names() -> None:
 
 
 def test_an_unknown_name_is_an_error() -> None:
-    with pytest.raises(OptionsError, match="did you mean 'fuse-insert'"):
+    with pytest.raises(OptionsError, match=r"(?s)in what_if.*did you mean 'fuse-insert'"):
         joined.explain(X, what_if=["fuse-insrt"])
 
 
