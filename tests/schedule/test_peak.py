@@ -155,11 +155,19 @@ PLAN = """plan @f {
 }"""
 
 
+def test_a_buffer_is_in_use_until_the_dispatch_that_writes_over_it_has_read_it() -> None:
+    over = PLAN.replace(
+        "t2: f32[256] transient slot 3072", "t2: f32[512] transient slot 1024 over t1"
+    )
+    until = {each.name: each.until for each in parse_plan(over).peak.buffers}
+    assert until == {"t0": "b", "t1": "c"}
+
+
 def test_the_text() -> None:
     assert str(parse_plan(PLAN).peak) == (
         "3,072 bytes of transients while @b runs; 1,024 bytes idle then\n"
-        "  2,048 bytes  t1: f32[512] transient slot 1024, written by @b, until @c\n"
-        "  1,024 bytes  t0: f32[256] transient slot 0, written by @a, until @b"
+        "  2,048 bytes  t1: f32[512] transient at byte 1024, written by @b, until @c\n"
+        "  1,024 bytes  t0: f32[256] transient at byte 0, written by @a, until @b"
     )
 
 

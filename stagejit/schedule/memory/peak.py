@@ -13,7 +13,14 @@ from typing import Any
 
 from stagejit.loc import UNKNOWN, Loc
 from stagejit.numbers import counted, nbytes_text
-from stagejit.schedule.memory.lifetimes import AnyBody, AnyPlan, Lifetime, lives_of, most_in_use
+from stagejit.schedule.memory.lifetimes import (
+    AnyBody,
+    AnyPlan,
+    Lifetime,
+    lives_of,
+    most_in_use,
+    touched,
+)
 from stagejit.schedule.memory.packing import FRAME_NBYTES
 
 _MOST_BUFFERS = 16  # that a text has
@@ -113,7 +120,8 @@ class Peak:
 
 
 def _said(each: InUse) -> str:
-    said = f"{nbytes_text(each.nbytes)}  {each.what}"
+    what = each.what.replace(" transient slot ", " transient at byte ")  # of the arena
+    said = f"{nbytes_text(each.nbytes)}  {what}"
     if each.writer:
         said += f", written by @{each.writer}"
     if each.until:
@@ -175,6 +183,19 @@ def _carried(body: AnyBody, workspace: str) -> Iterator[InUse]:
             yield InUse(name, f"{what}, from one iteration to the next", buffer.nbytes)
 
 
+def _last_touch(plan: AnyPlan, life: Lifetime) -> int:
+    """Also that of the dispatch that writes another buffer over it, which has the memory then."""
+    name = life.buffer.name
+    return max(
+        (
+            at
+            for at, dispatch in enumerate(plan.dispatches)
+            if any(buffer == name for buffer, _ in touched(dispatch))
+        ),
+        default=life.last,
+    )
+
+
 def _in_use(plan: AnyPlan, life: Lifetime) -> InUse:
     name = life.buffer.name
     writer = None if life.writer is None else plan.dispatches[life.writer]
@@ -195,7 +216,7 @@ def _in_use(plan: AnyPlan, life: Lifetime) -> InUse:
         str(life.buffer).removeprefix("buffer "),
         life.buffer.nbytes,
         writer.name if writer else "",
-        plan.dispatches[life.last].name,
+        plan.dispatches[_last_touch(plan, life)].name,
         writer.loc if writer else UNKNOWN,
         inside,
     )
