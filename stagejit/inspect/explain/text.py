@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from stagejit.inspect.explain import what_if
 from stagejit.inspect.explain.compilations import lines_of, steps_of
 from stagejit.inspect.explain.lines import Item, blocks_of
-from stagejit.inspect.explain.notes import Between, Facts, Launched
+from stagejit.inspect.explain.notes import Between, Facts, Launched, PartOf
 from stagejit.inspect.explain.wording import between_of, calls_of, moot_of, said_of, sign_of
 from stagejit.numbers import counted, nbytes_text, seconds_text
 
@@ -98,7 +98,7 @@ def _firsts(item: Item) -> Iterator[str]:
 
 def _names(item: Item) -> Iterator[str]:
     """Of the dispatches that an item stands for."""
-    names = [f"@{note.dispatch}" for note in item.notes if isinstance(note, Launched)]
+    names = [f"@{note.dispatch}" for note in item.notes if isinstance(note, Launched | PartOf)]
     yield from names[:_MOST_NAMES]
     if len(names) > _MOST_NAMES:
         yield "..."

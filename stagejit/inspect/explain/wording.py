@@ -60,7 +60,11 @@ def between_of(note: Between, firsts: Iterable[str]) -> str:
 def calls_of(item: Item) -> str:
     """Where the line of dispatches was called from, where that differs."""
     found = dict.fromkeys(
-        call for note in item.notes if isinstance(note, Launched) for call in note.calls
+        call
+        for note in item.notes
+        if isinstance(note, Launched)
+        for call in note.calls
+        if call != note.loc.short
     )
     calls = [*found][:_MOST_CALLS] + ["..."] * (len(found) > _MOST_CALLS)
     return f", from {' and from '.join(calls)}" if calls else ""

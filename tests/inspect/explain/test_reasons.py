@@ -16,6 +16,9 @@ from jax import lax
 import stagejit
 from stagejit.errors import OptionsError
 from stagejit.inspect.explain import Explanation
+from stagejit.inspect.explain.notes import Facts, Launched
+from stagejit.inspect.explain.text import text_of
+from stagejit.loc import Loc
 from stagejit.options import Options
 from tests.left import left
 
@@ -195,3 +198,14 @@ def test_functions_of_the_users_have_an_answer_and_unknown_names_close_ones() ->
     assert made.why("_with_ops_that_are_gone", "contract").startswith("function _with_ops")
     with pytest.raises(OptionsError, match="did you mean 'contract'"):
         made.why("contrakt", "max")
+
+
+def test_dispatches_that_a_line_is_a_part_of_are_all_named() -> None:
+    main, other = Loc("net.py", 3), Loc("net.py", 5)
+    made = [
+        Launched(f"map.{n}", "map", (), 0, 0, 0, loc=main, also=(other,), calls=("net.py:3",))
+        for n in range(2)
+    ]
+    text = text_of(Facts("f", dispatches=tuple(made)), kernels=False, collapse=True)
+    assert "> in @map.0 map, see net.py:3  x 2: @map.0, @map.1" in text
+    assert "from net.py:3" not in text, "it is the line itself"
