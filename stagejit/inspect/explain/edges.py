@@ -146,7 +146,7 @@ def _left(op: Op, names: Names) -> str:
     if not op.operands:
         return "memory that others write"
     source = op.operands[0]
-    of = described(source.op, names) if source.op.kind != "input" else "an argument"
+    of = described(source.op, names) if not source.op.definition.is_input else "an argument"
     if known.is_view or known.is_splat:
         return f"a view of {of}"
     return f"what passes on {of}" if known.forwards else f"nothing but {of} in its memory"
