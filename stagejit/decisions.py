@@ -8,9 +8,11 @@ keeps nothing alive.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from stagejit.loc import UNKNOWN, Loc
+
+_NAMED = re.compile(r"@(?=[A-Za-z_])")  # a dispatch
 
 
 def path_inside(around: str, dispatch: str, body: str) -> str:
@@ -38,8 +40,9 @@ class Decision:
 
     def inside(self, path: str) -> Decision:
         """The same, of dispatches in a body, whose path ends with a slash."""
-        op, reason = (re.sub(r"@(?=[A-Za-z_])", f"@{path}", t) for t in (self.op, self.reason))
-        return replace(self, op=op, reason=reason)
+        at = f"@{path}"  # once for each body around: no more calls than it takes
+        op, reason = _NAMED.sub(at, self.op), _NAMED.sub(at, self.reason)
+        return Decision(self.rewrite, op, self.applied, reason, self.loc, self.about)
 
     def __str__(self) -> str:
         where = f"  // {self.loc}" if self.loc else ""
