@@ -42,7 +42,7 @@ class Decision:
         """The same, of dispatches in a body, whose path ends with a slash."""
         at = f"@{path}"  # once for each body around: no more calls than it takes
         op, reason = _NAMED.sub(at, self.op), _NAMED.sub(at, self.reason)
-        return Decision(self.rewrite, op, self.applied, reason, self.loc, self.about)
+        return type(self)(self.rewrite, op, self.applied, reason, self.loc, self.about)
 
     def __str__(self) -> str:
         where = f"  // {self.loc}" if self.loc else ""

@@ -16,6 +16,7 @@ from jax import lax
 import stagejit
 from stagejit.codegen.cuda.device import device_named
 from stagejit.codegen.target import Target
+from stagejit.decisions import path_inside
 from stagejit.explaining import explanation_of, totals_of
 from stagejit.inspect.modelled.kernels import core_seconds, launch_seconds
 from stagejit.inspect.modelled.threads import OnThreads
@@ -102,8 +103,9 @@ def told(made: Compilation) -> Iterator[tuple[str, Bar]]:
 def _of_threads(waves: threads.Waves, path: str) -> Iterator[tuple[str, Bar]]:
     for bar in waves.gantt().bars:
         yield path + bar.dispatch, bar
-    for step, _, inner in waves.inner():
-        yield from _of_threads(inner, f"{path}{step.dispatch.name}/")
+    for step, number, inner in waves.inner():
+        within = path_inside(path, step.dispatch.name, step.dispatch.bodies[number].plan.name)
+        yield from _of_threads(inner, within)
 
 
 def _of_streams(made: streams.Streams, path: str) -> Iterator[tuple[str, Bar]]:
@@ -113,7 +115,7 @@ def _of_streams(made: streams.Streams, path: str) -> Iterator[tuple[str, Bar]]:
         (dispatch,) = (d for d in made.plan.dispatches if d.name == name)
         drawn = made.drawn.inner[name, number]
         inside = streams.Streams(dispatch.bodies[number].plan, drawn, inner)
-        yield from _of_streams(inside, f"{path}{name}/")
+        yield from _of_streams(inside, path_inside(path, name, inside.plan.name))
 
 
 CPUS = (None, replace(Target.host(), cores=8), replace(Target.avx2(), cores=3))
