@@ -21,6 +21,7 @@ from stagejit.inspect.pictures.views import NAMES
 from stagejit.schedule.memory import lifetimes
 from stagejit.schedule.parser import parse_plan
 from stagejit.stages import Lowered
+from tests.schedule.test_peak import PLAN
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -105,22 +106,6 @@ def test_thousands_of_different_things_are_cut_with_a_sentence() -> None:
     assert drawn.drawing.body.count("<rect") == 2 * MOST
     long = [Edge(0, at, (f"range {at}",)) for at in range(1, 4000)]
     assert draw(made, long).drawing.body.count("◂ n0 range") > 300  # far ends are text
-
-
-PLAN = """plan @f {
-  buffer x: f32[256] argument 0
-  buffer r0: f32[256] result 0
-  buffer t0: f32[256] transient slot 0
-  buffer t1: f32[512] transient slot 1024
-  buffer t2: f32[256] transient slot 3072
-  dispatch @a map (exp)  reads x[0:256]  writes t0[0:256]
-  barrier t0[0:256]  // RAW @a -> @b
-  dispatch @b map (exp)  reads t0[0:256]  writes t1[0:512]
-  barrier t1[0:512]  // RAW @b -> @c
-  dispatch @c map (exp)  reads t1[0:512]  writes t2[0:256]
-  barrier t2[0:256]  // RAW @c -> @d
-  dispatch @d map (exp)  reads t2[0:256]  writes r0[0:256]
-}"""
 
 
 def test_the_peak_is_where_most_transients_are_in_use() -> None:
