@@ -102,10 +102,10 @@ def facts_of_compilation(c: Compilation) -> Facts:
         return Facts(c.request.name, left_to_xla=c.left_to_xla, target=target)
     c.run_until("schedule")
     if not c.plan.sizes:
-        c.run_until("host" if isinstance(c.target, Device) else "codegen")
+        c.run_until("host")
     program = c.cuda if isinstance(c.target, Device) and not c.plan.sizes else None
     made = facts_of(c.schedule, c.kernels, c.target, target, program)
-    decisions = (*made.decisions, *c.on_streams)
+    decisions = (*made.decisions, *c.on_threads)
     edges = edges_of(c.schedule, c.whereabouts)
     return replace(
         made,

@@ -69,6 +69,7 @@ from stagejit.runtime.cpu.loader import LoadedProgram, load_program
 from stagejit.runtime.evaluating import Evaluated
 from stagejit.runtime.gate import Gate, hold_across_forks
 from stagejit.runtime.left_bodies import left_bodies
+from stagejit.runtime.modelled.threads import share_forks
 from stagejit.runtime.objects.engine import disassemble, engine
 from stagejit.runtime.objects.object_cache import ObjectCache, cache_in
 from stagejit.runtime.program import HostProgram
@@ -129,7 +130,7 @@ class Compilation:
     kernels: dict[Region, Generated] = field(default_factory=dict)
     hosts: dict[Run, HostProgram] = field(default_factory=dict)
     cuda: CudaProgram = field(init=False)  # for a GPU, in the place of `hosts`
-    on_streams: list[Decision] = field(default_factory=list)  # by the same step
+    on_threads: list[Decision] = field(default_factory=list)  # or streams, by the same step
     executable: Executable = field(init=False)
     loaded: dict[Run, LoadedProgram] = field(default_factory=dict)
     compiled_kernels: int = 0  # by the step "load"; others were in memory or on disk
@@ -373,12 +374,12 @@ def _host(c: Compilation) -> None:
     if isinstance(target := c.target, Device):
         from stagejit.runtime.cuda import steps as gpu
 
-        c.cuda, c.on_streams = gpu.cuda_program(c.schedule, c.kernels, c.request.options)
+        c.cuda, c.on_threads = gpu.cuda_program(c.schedule, c.kernels, c.request.options)
         return
+    c.schedule, c.on_threads = share_forks(c.schedule, c.kernels, target, c.request.options)
     c.hosts = {
         run: host_program(run, c.schedule, c.kernels, target, c.request.options)
-        for run in c.schedule.segments
-        if isinstance(run, Run)
+        for run in c.schedule.runs
     }
 
 

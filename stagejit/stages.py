@@ -125,7 +125,7 @@ class _Shown:
                 made = compilation.run_until("host")
                 return views.of_streams(made.cuda, made.plan, made.kernels, compilation.target)
             case "timeline" if isinstance(compilation.target, Target):
-                made = compilation.run_until("codegen")
+                made = compilation.run_until("host")
                 return views.of_threads(made.schedule, made.kernels, compilation.target)
         return None
 

@@ -32,7 +32,7 @@ from stagejit.schedule.plan import Delegated, Plan
 from stagejit.schedule.reduction import barriers
 from stagejit.schedule.schedule import Schedule, Step, segments_of
 from stagejit.schedule.threads import parallel_loops
-from stagejit.schedule.threads.waves import Waves
+from stagejit.schedule.threads.waves import waves_of
 
 # At 100 GFLOP/s and 25 GB/s a core, what takes less than some 40 microseconds.
 _MOST_FLOPS, _MOST_NBYTES = 1 << 22, 1 << 20
@@ -49,10 +49,7 @@ def schedule(
     options = options or Options()
     context = _Context(options, machine)
     made = _Function(graph, regions, context, decisions, donations(graph)).schedule()
-    waves = Waves(machine, options)
-    waves.add(made)
-    plan = replace(made.plan, decisions=(*made.plan.decisions, *waves.decisions))
-    return replace(made, plan=plan, waves=waves.found)
+    return replace(made, waves=dict(waves_of(made, options, machine)))
 
 
 @dataclass(frozen=True)

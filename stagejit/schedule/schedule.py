@@ -66,10 +66,11 @@ class Run:
 @dataclass(frozen=True, eq=False)
 class Wave:
     """Steps that may run at the same time, as `threads/waves.py` says. shared: whether they have
-    one fork and its join; those that are not shared run one after the other."""
+    one fork and its join; those that are not shared run one after the other. It is decided when
+    kernels are known, see `runtime/modelled`."""
 
     steps: tuple[Step, ...]
-    shared: bool
+    shared: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,16 +103,19 @@ class Schedule:
     waves: Mapping[Run, tuple[Wave, ...]] = field(default_factory=dict)
 
     @property
+    def runs(self) -> Iterator[Run]:
+        """In order."""
+        return (part for part in self.segments if isinstance(part, Run))
+
+    @property
     def arena_nbytes(self) -> int:
         """Memory for the transients of one run at a time."""
-        runs = (part for part in self.segments if isinstance(part, Run))
-        return max((run.arena_nbytes for run in runs), default=0)
+        return max((run.arena_nbytes for run in self.runs), default=0)
 
     def steps(self) -> Iterator[Step]:
         """Those of native runs, in order."""
-        for part in self.segments:
-            if isinstance(part, Run):
-                yield from part.steps
+        for run in self.runs:
+            yield from run.steps
 
     def side_by_side(self) -> Iterator[Region]:
         """What runs in iterations that threads share: each on one core."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -123,22 +124,23 @@ def test_explain_tells_what_shares_a_wave() -> None:
 
 
 def decisions_of(f: Any, *args: Any, **options: Any) -> list[Decision]:
-    """Those on waves, which are the same for `explain`."""
+    """Those on waves, which need kernels: plans have none."""
     jitted = stagejit.jit(f, options=Options(**options))
-    found = [d for d in jitted.plan(*args).decisions if d.rewrite == NAME]
-    assert found == [d for d in jitted.explain(*args).decisions if d.rewrite == NAME]
-    return found
+    assert not any(d.rewrite == NAME for d in jitted.plan(*args).decisions)
+    return [d for d in jitted.explain(*args).decisions if d.rewrite == NAME]
 
 
 def test_each_wave_is_a_decision() -> None:
     (shared,) = decisions_of(many, array(64, 64))
     assert shared.applied
-    assert shared.reason.startswith("100 kernels: one fork saves ")
+    times = r"100 kernels take [\d.]+ us if threads are woken once for all of them, "
+    assert re.fullmatch(times + r"[\d.]+ us one after the other", shared.reason)
     (declined,) = decisions_of(concatenated, *(array(4, 8) for _ in range(3)))
     assert not declined.applied
-    assert declined.reason == "3 kernels: one fork would save less than 7.5 us"
+    less = "3 kernels take less than the 7.5 us in which other threads are woken"
+    assert declined.reason == less
     (big,) = decisions_of(concatenated, *(array(*BIG) for _ in range(3)))
-    assert (big.applied, big.reason) == (True, "3 kernels: some of them use several cores anyway")
+    assert big.applied
     (borders,) = decisions_of(lambda a: jnp.pad(jnp.exp(a), 1), array(*BIG))
     assert borders.applied
     assert not decisions_of(jnp.cumsum, array(64, 64))

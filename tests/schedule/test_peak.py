@@ -24,7 +24,7 @@ from stagejit.schedule.memory.packing import FRAME_NBYTES
 from stagejit.schedule.memory.peak import Peak
 from stagejit.schedule.parser import parse_plan
 from stagejit.schedule.plan import Plan
-from tests.inspect.modelled.test_agree import PROGRAMS, compilation, nested, repeated
+from tests.runtime.modelled.test_agree import PROGRAMS, compilation, nested, repeated
 
 S, L = np.ones((16, 16), np.float32), np.ones((200, 200), np.float32)
 

@@ -1,7 +1,7 @@
 """What the kernels of a program would take on a GPU, by the model; no GPU is needed.
 
 Input: a program, a device. Output: a row for each kernel: what NVRTC says it takes of a
-multiprocessor, and seconds by the compiler's model (`inspect/modelled`), by occupancy
+multiprocessor, and seconds by the compiler's model (`runtime/modelled`), by occupancy
 (`codegen/cuda/occupancy.py`), and at least. Invariant: everything but resources is a model, and
 tables say so.
 """
@@ -28,10 +28,10 @@ from stagejit.codegen.generate import Generated
 from stagejit.codegen.ir.grid.shared_memory import dynamic_nbytes
 from stagejit.codegen.ir.nodes import Block, Function
 from stagejit.dispatch.regions import Region
-from stagejit.inspect.modelled.kernels import launch_seconds
 from stagejit.pipeline import Compilation
 from stagejit.runtime.cuda.nvrtc import compile_cubin
 from stagejit.runtime.cuda.resources import Resources, resources
+from stagejit.runtime.modelled.kernels import launch_seconds
 from stagejit.schedule.schedule import Schedule, Step
 
 

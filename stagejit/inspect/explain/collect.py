@@ -23,11 +23,11 @@ from stagejit.inspect.explain.notes import (
     Packed,
     Placement,
 )
-from stagejit.inspect.modelled.kernels import Path
-from stagejit.inspect.modelled.model import Model, model_of
 from stagejit.loc import Loc
 from stagejit.machine import Machine
 from stagejit.runtime import launching
+from stagejit.runtime.modelled.kernels import Path
+from stagejit.runtime.modelled.model import Model, model_of
 from stagejit.runtime.sites import inside
 from stagejit.schedule.plan import Dispatch, Plan
 from stagejit.schedule.schedule import Run, Schedule, Step, Wave
@@ -199,7 +199,7 @@ def _threads(
 ) -> dict[Region, Choice]:
     """Why threads share the kernels, or do not."""
     found: dict[Region, Choice] = {}
-    for run in (part for part in schedule.segments if isinstance(part, Run)):
+    for run in schedule.runs:
         for wave in waves[run]:
             parts = [part for step in wave.steps for part in step.region.parts if part in kernels]
             for part in parts:

@@ -11,14 +11,14 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from stagejit.codegen.generate import Generated
-from stagejit.inspect.modelled.kernels import Modelled
-from stagejit.inspect.modelled.streams import Costs, OnStreams, Queued, on_streams
 from stagejit.inspect.pictures.dispatches import copies_of
 from stagejit.inspect.pictures.gantt import Bar, Gantt, Link
 from stagejit.inspect.pictures.words import color_of, line_of
 from stagejit.machine import Machine
 from stagejit.numbers import counted, seconds_text
 from stagejit.runtime.cuda.programs.program import CudaProgram
+from stagejit.runtime.modelled.kernels import Modelled
+from stagejit.runtime.modelled.streams import Costs, OnStreams, Queued, on_streams
 from stagejit.schedule.plan import Dispatch, Plan
 
 _HOST_SECONDS = 20e-6  # drawn for what the host does in between: a round trip, at least

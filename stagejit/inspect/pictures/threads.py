@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from stagejit.codegen.generate import Generated
 from stagejit.codegen.target import Target
 from stagejit.dispatch.regions import Region
-from stagejit.inspect.modelled.kernels import Modelled
-from stagejit.inspect.modelled.threads import OnThreads, Placed
 from stagejit.inspect.pictures.dispatches import barrier_text, copies_of
 from stagejit.inspect.pictures.gantt import Bar, Gantt, Join
 from stagejit.inspect.pictures.words import color_of, line_of
 from stagejit.numbers import seconds_text
+from stagejit.runtime.modelled.kernels import Modelled
+from stagejit.runtime.modelled.threads import OnThreads, Placed
 from stagejit.schedule.plan import Plan
 from stagejit.schedule.schedule import Schedule, Step
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from stagejit.inspect.modelled.kernels import Modelled
 from stagejit.inspect.page import table
 from stagejit.inspect.pictures import streams as gpu
 from stagejit.inspect.pictures import threads as cpu
@@ -17,6 +16,7 @@ from stagejit.inspect.pictures.gantt import Gantt
 from stagejit.inspect.pictures.picture import Panel
 from stagejit.inspect.pictures.words import color_of, key_of
 from stagejit.numbers import counted, seconds_text
+from stagejit.runtime.modelled.kernels import Modelled
 from stagejit.schedule.plan import Plan
 
 _FEW = 30  # bars whose text fits a drawing of the usual width

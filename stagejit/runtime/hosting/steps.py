@@ -20,7 +20,7 @@ from stagejit.runtime import program_steps, sites
 from stagejit.runtime.hosting.scopes import Pass, Scope, bound, inside, moved
 from stagejit.runtime.program_steps import BufferRef, ForeignArray
 from stagejit.schedule.plan import exchanged
-from stagejit.schedule.schedule import Run, Schedule, Step
+from stagejit.schedule.schedule import Run, Step
 from stagejit.types import TensorType
 
 S = TypeVar("S")
@@ -159,12 +159,7 @@ class Hosting(ABC, Generic[S]):
         bindings = exchanged(step.dispatch, number) if these.exchanged else body.bindings
         inner = inside(body, schedule, bindings, scope, these)
         inner = replace(inner, path=sites.inside(scope.path, step.dispatch, body))
-        return tuple(made for run in runs(schedule) for made in self.steps(run, inner))
-
-
-def runs(schedule: Schedule) -> tuple[Run, ...]:
-    """The native runs, in order."""
-    return tuple(part for part in schedule.segments if isinstance(part, Run))
+        return tuple(made for run in schedule.runs for made in self.steps(run, inner))
 
 
 def _call(step: Step, scope: Scope, site: int) -> program_steps.Call:

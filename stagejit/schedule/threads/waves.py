@@ -1,8 +1,9 @@
-"""Which dispatches share a fork and its join: waves.
+"""Which dispatches may share a fork and its join: waves.
 
-Input: a schedule, a machine, options. Output: the steps of each run in the same order, in `Wave`s,
-and a `Decision` for each of several kernels. Invariant: no two dispatches of a wave depend on each
-other, directly or through others, as the plan's barriers say.
+Input: a schedule, a machine, options. Output: the steps of each run in the same order, in `Wave`s.
+Invariant: no two dispatches of a wave depend on each other, directly or through others, as the
+plan's barriers say. Which waves do share one is decided when their kernels are known, see
+`runtime/modelled`.
 
 Note [Waves]: neighbours that do not depend on each other need no barrier between them, so their
 chunks can lie in one parallel region, however small each of them is: an optimizer's step over
@@ -11,67 +12,31 @@ hundreds of parameters is one fork. What a dispatch alone is too short for, many
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
 
-from stagejit.decisions import Decision, path_inside
-from stagejit.machine import FORK_SECONDS, Machine
+from stagejit.machine import Machine
 from stagejit.options import Options
 from stagejit.schedule.plan import Plan
 from stagejit.schedule.schedule import Run, Schedule, Step, Wave
-from stagejit.schedule.threads.seconds import kernel_seconds
 
 NAME = "share-forks"
 
 
-@dataclass
-class Waves:
-    """Those of a function, its loops and branches."""
+def may_share(options: Options, machine: Machine) -> bool:
+    """Of a GPU streams share, see runtime/cuda."""
+    return options.enabled(NAME) and machine.side_by_side
 
-    machine: Machine
-    options: Options
-    found: dict[Run, tuple[Wave, ...]] = field(default_factory=dict)
-    decisions: list[Decision] = field(default_factory=list)
 
-    def add(self, schedule: Schedule, path: str = "", *, alone: bool = False) -> None:
-        """path: of the body that it is of. alone: one thread runs it, beside others with other
-        iterations of a loop around it."""
-        plan = schedule.plan
-        share = self.options.enabled(NAME) and not alone and not plan.sizes
-        share = share and self.machine.side_by_side  # of a GPU streams share, see runtime/cuda
-        for run in (part for part in schedule.segments if isinstance(part, Run)):
-            groups = _independent(run.steps, plan) if share else [[step] for step in run.steps]
-            self.found[run] = tuple(self._wave(group, path, share=share) for group in groups)
-            for step in run.steps:
-                for body, inner in zip(step.dispatch.bodies, step.bodies, strict=True):
-                    deeper = path_inside(path, step.dispatch.name, body.plan.name)
-                    self.add(inner, deeper, alone=alone or body.threads > 1)
-
-    def _wave(self, steps: Sequence[Step], path: str, *, share: bool) -> Wave:
-        kernels = sum(len(step.region.parts) for step in steps if step.region.has_kernel)
-        if not share or kernels < 2:
-            return Wave(tuple(steps), shared=False)
-        shared, reason = self._pays(
-            [seconds for step in steps for seconds in kernel_seconds(step, self.machine)]
-        )
-        first, last = steps[0].region, steps[-1].region
-        name = f"@{first.name} {first.kind}"
-        name += f" to @{last.name} {last.kind}" if last is not first else ""
-        decision = Decision(NAME, name, shared, f"{kernels} kernels: {reason}", first.loc)
-        self.decisions.append(decision.inside(path))
-        return Wave(tuple(steps), shared)
-
-    def _pays(self, seconds: Sequence[float]) -> tuple[bool, str]:
-        """Whether one fork pays for kernels that take so long on one core."""
-        short = [each for each in seconds if each <= FORK_SECONDS]
-        together = max(max(short, default=0.0), sum(short) / self.machine.cores)
-        gain, least = sum(short) - together, FORK_SECONDS / 2
-        if gain > least:  # what a single launch gains on two cores where forking begins to pay
-            taken = f"of the {1e6 * sum(short):.3g} that they take one after the other"
-            return True, f"one fork saves {1e6 * gain:.3g} us {taken}"
-        if len(short) < len(seconds):
-            return True, "some of them use several cores anyway"
-        return False, f"one fork would save less than {1e6 * least:.3g} us"
+def waves_of(
+    schedule: Schedule, options: Options, machine: Machine
+) -> Iterator[tuple[Run, tuple[Wave, ...]]]:
+    """Of a function, its loops and branches."""
+    share = may_share(options, machine) and not schedule.plan.sizes
+    for run in schedule.runs:
+        together = _independent(run.steps, schedule.plan) if share else ([s] for s in run.steps)
+        yield run, tuple(Wave(tuple(steps)) for steps in together)
+        for inner in (body for step in run.steps for body in step.bodies):
+            yield from waves_of(inner, options, machine)
 
 
 def _independent(steps: Iterable[Step], plan: Plan) -> list[list[Step]]:

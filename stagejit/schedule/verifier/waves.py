@@ -26,7 +26,7 @@ def _verify(schedule: Schedule, waves: Mapping[Run, Sequence[Wave]]) -> None:
     for barrier in plan.barriers:
         direct[at[barrier.dst]] = direct.get(at[barrier.dst], 0) | 1 << at[barrier.src]
     before = ancestors(len(at), direct)
-    for run in (part for part in schedule.segments if isinstance(part, Run)):
+    for run in schedule.runs:
         if [step for wave in waves[run] for step in wave.steps] != list(run.steps):
             raise VerificationError(f"plan: waves of {plan.name} have other steps than it")
         for wave in waves[run]:

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from stagejit.codegen.generate import Generated
-from stagejit.inspect.modelled.kernels import Modelled, Path, launch_seconds
 from stagejit.machine import Machine
 from stagejit.runtime.cuda.programs.program import (
     Body,
@@ -27,6 +26,7 @@ from stagejit.runtime.cuda.programs.program import (
     While,
     bodies,
 )
+from stagejit.runtime.modelled.kernels import Modelled, Path, launch_seconds
 from stagejit.runtime.program_steps import Loop
 
 

@@ -18,15 +18,16 @@ from stagejit.codegen.cuda.device import device_named
 from stagejit.codegen.target import Target
 from stagejit.decisions import path_inside
 from stagejit.explaining import explanation_of, totals_of
-from stagejit.inspect.modelled.kernels import core_seconds, launch_seconds
-from stagejit.inspect.modelled.threads import OnThreads
 from stagejit.inspect.pictures import streams, threads, views
 from stagejit.inspect.pictures.gantt import Bar
 from stagejit.inspect.profiles.rows import DispatchTimes
-from stagejit.machine import CALL_SECONDS, FORK_SECONDS, Machine
+from stagejit.machine import CALL_SECONDS, Machine
 from stagejit.numbers import seconds_text
 from stagejit.options import Options
 from stagejit.pipeline import Compilation
+from stagejit.runtime.modelled.kernels import core_seconds, launch_seconds
+from stagejit.runtime.modelled.threads import OnThreads
+from stagejit.runtime.modelled.waves import WAKING_SECONDS
 from stagejit.runtime.peaks import Peaks
 from stagejit.schedule.plan import Plan
 
@@ -170,7 +171,7 @@ def _floor(plan: Plan, machine: Machine) -> float:
 
 
 def test_a_call_takes_its_waves_one_after_the_other() -> None:
-    made = compilation(waves, L, replace(Target.host(), cores=4)).run_until("codegen")
+    made = compilation(waves, L, replace(Target.host(), cores=4)).run_until("host")
     assert isinstance(made.target, Target)
     on = OnThreads(made.schedule, made.schedule.waves, made.kernels, made.target).run()
     assert on.now == pytest.approx(sum(turn.end - turn.start for turn in on.turns))
@@ -190,7 +191,7 @@ def test_a_fork_is_counted_once_for_a_kernel() -> None:
         .dispatches.values()
     )
     kernel = generated.kernel
-    assert took.seconds == pytest.approx(FORK_SECONDS + CALL_SECONDS + kernel.seconds / 4)
+    assert took.seconds == pytest.approx(WAKING_SECONDS + CALL_SECONDS + kernel.seconds / 4)
     assert core_seconds(kernel, made.target, alone=True) == (CALL_SECONDS + kernel.seconds, False)
 
 
@@ -204,7 +205,7 @@ def test_iterations_that_threads_share_have_one_fork() -> None:
     body = dispatch.bodies[0]
     assert body.threads > 1
     assert body.trip is not None
-    wanted = FORK_SECONDS + body.trip * inner.now / body.threads
+    wanted = WAKING_SECONDS + body.trip * inner.now / body.threads
     assert on.dispatches[name].seconds == pytest.approx(wanted)
     assert all(not placed.lane and placed.lanes == 1 for placed in inner.placed)
 

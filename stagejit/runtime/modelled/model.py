@@ -14,9 +14,9 @@ from stagejit.codegen.generate import Generated
 from stagejit.codegen.target import Target
 from stagejit.dispatch.regions import Region
 from stagejit.importing import importing
-from stagejit.inspect.modelled.kernels import Modelled, Path
-from stagejit.inspect.modelled.threads import OnThreads
 from stagejit.machine import Machine
+from stagejit.runtime.modelled.kernels import Modelled, Path
+from stagejit.runtime.modelled.threads import OnThreads
 from stagejit.schedule.schedule import Schedule
 
 if TYPE_CHECKING:
@@ -49,6 +49,6 @@ def model_of(
     if program is None:
         return None
     with importing:  # most processes never compile for a GPU
-        from stagejit.inspect.modelled.streams import Costs, on_streams
+        from stagejit.runtime.modelled.streams import Costs, on_streams
     on_gpu = on_streams(program, Costs.of(kernels.values(), target))
     return Model(on_gpu.whole, dict(on_gpu.paths()))
