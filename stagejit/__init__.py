@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from stagejit.inspect.profiles.session import Profile, profile
     from stagejit.schedule.plan import Access, Barrier, Buffer, Dispatch, HostScalar, Plan
     from stagejit.stages import Compiled, Lowered, Traced
-    from stagejit.trace.primitives import inline
+    from stagejit.trace.calls.primitives import inline
 
 __all__ = [
     "Access",
@@ -70,7 +70,7 @@ _HOMES = {
         ("Access", "Barrier", "Buffer", "Dispatch", "HostScalar", "Plan"), "stagejit.schedule.plan"
     ),
     **dict.fromkeys(("Bound", "bind"), "stagejit.binding"),
-    "inline": "stagejit.trace.primitives",
+    "inline": "stagejit.trace.calls.primitives",
     "DispatchTimes": "stagejit.inspect.profiles.rows",
     **dict.fromkeys(("Profile", "profile"), "stagejit.inspect.profiles.session"),
     **dict.fromkeys(("Compiled", "Lowered", "Traced"), "stagejit.stages"),

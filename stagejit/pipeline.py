@@ -82,7 +82,7 @@ from stagejit.schedule.schedule import Run, Schedule
 from stagejit.schedule.verifier.plans import verify_plan
 from stagejit.schedule.verifier.waves import verify_waves
 from stagejit.symbolic import Undecided
-from stagejit.trace.own import OwnTranslation, OwnTranslations
+from stagejit.trace.calls.own import OwnTranslation, OwnTranslations
 from stagejit.trace.translate import trace_jaxpr
 from stagejit.trace.weights import Weight, bind_weights
 

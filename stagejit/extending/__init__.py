@@ -87,7 +87,7 @@ from stagejit.options import Options
 from stagejit.rewrites import STEPS as GRAPH_STEPS
 from stagejit.rewrites.driver import GraphStep, LocalStep, OwnStep, run_steps
 from stagejit.rewrites.rules import OwnRule, Rule, declined
-from stagejit.trace.own import OwnTranslation
+from stagejit.trace.calls.own import OwnTranslation
 from stagejit.types import TensorType
 
 __all__ = [

@@ -30,7 +30,7 @@ from stagejit.graph.functions import TRANSCENDENTAL_FLOPS
 from stagejit.graph.ir import Graph, Op
 from stagejit.graph.ops.control import bodies_of
 from stagejit.options import Options
-from stagejit.trace.primitives import jax_name
+from stagejit.trace.calls.primitives import jax_name
 from stagejit.trace.translate import trace_jaxpr
 
 NAME = "leave-bodies"

@@ -22,7 +22,7 @@ from stagejit.runtime.sites import site_of
 from stagejit.runtime.staged import DelegatedEquation, NativeCall, Reshape, Staged
 from stagejit.schedule.plan import Buffer
 from stagejit.schedule.schedule import Delegation, Run, Schedule
-from stagejit.trace.primitives import jax_name
+from stagejit.trace.calls.primitives import jax_name
 from stagejit.types import TensorType
 
 

@@ -20,11 +20,12 @@ from jax.lax import GatherScatterMode
 
 from stagejit.compat import element_shape, is_extended, type_of
 from stagejit.graph.ir import Value
-from stagejit.trace import small_numbers, sorting
 from stagejit.trace.complex.parts import is_complex, joined, part_of
 from stagejit.trace.complex.rules import rule_of
 from stagejit.trace.emitter import Emitter
-from stagejit.trace.indexing import fill_array
+from stagejit.trace.math import small_numbers
+from stagejit.trace.moving import sorting
+from stagejit.trace.moving.indexing import fill_array
 from stagejit.trace.translation import Site, Translation, Unsupported
 from stagejit.types import TensorType, i32, storage_of
 

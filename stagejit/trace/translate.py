@@ -26,28 +26,17 @@ from stagejit.errors import InternalError, UnsupportedOpError
 from stagejit.graph.ir import Graph, Value
 from stagejit.loc import Loc
 from stagejit.symbolic import Undecided
-from stagejit.trace import (
-    callbacks,
-    control,
-    elements,
-    elementwise,
-    foreign,
-    indexing,
-    linalg,
-    one_device,
-    products,
-    reductions,
-    shapes,
-    sorting,
-    special,
-)
+from stagejit.trace import control, elements, one_device, products, reductions
+from stagejit.trace.calls import callbacks, foreign, linalg
+from stagejit.trace.calls.implementations import implemented, is_implemented
+from stagejit.trace.calls.inline import call_operands, called_jaxpr, held_operands, known_branch
+from stagejit.trace.calls.own import OwnTranslations
+from stagejit.trace.calls.primitives import jax_name
 from stagejit.trace.complex.rules import NAMES as COMPLEX
 from stagejit.trace.delegation import why_not_native
 from stagejit.trace.emitter import Emitter
-from stagejit.trace.implementations import implemented, is_implemented
-from stagejit.trace.inline import call_operands, called_jaxpr, held_operands, known_branch
-from stagejit.trace.own import OwnTranslations
-from stagejit.trace.primitives import jax_name
+from stagejit.trace.math import elementwise, special
+from stagejit.trace.moving import indexing, shapes, sorting
 from stagejit.trace.translation import Site, Translation, Unsupported
 from stagejit.trace.weights import weight_p
 from stagejit.trace.windows import window

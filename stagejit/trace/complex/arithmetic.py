@@ -10,7 +10,7 @@ from __future__ import annotations
 from stagejit.graph.ir import Value
 from stagejit.trace.complex.parts import Pair
 from stagejit.trace.emitter import Emitter
-from stagejit.trace.expressions import Real, larger, smaller
+from stagejit.trace.math.expressions import Real, larger, smaller
 
 
 def product(x: Pair, y: Pair) -> Pair:

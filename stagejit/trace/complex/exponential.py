@@ -13,7 +13,7 @@ import numpy as np
 
 from stagejit.trace.complex.arithmetic import product, quotient, scaled
 from stagejit.trace.complex.parts import Pair
-from stagejit.trace.expressions import Real, larger, smaller
+from stagejit.trace.math.expressions import Real, larger, smaller
 from stagejit.types import f64
 
 # A whole number whose exponential is just within the range, and the exponent of a power of two.

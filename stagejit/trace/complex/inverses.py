@@ -14,7 +14,7 @@ import numpy as np
 from stagejit.trace.complex.arithmetic import modulus, product, quotient
 from stagejit.trace.complex.exponential import log, log_of_size, sqrt
 from stagejit.trace.complex.parts import Pair
-from stagejit.trace.expressions import Real, larger, smaller
+from stagejit.trace.math.expressions import Real, larger, smaller
 
 # Beyond the first, squares of sums may overflow; below the second, squares of parts vanish.
 _MOST = {"f32": 2.0**60, "f64": 2.0**508}

@@ -15,7 +15,7 @@ import numpy as np
 
 from stagejit.graph.ir import Value
 from stagejit.trace.emitter import Emitter
-from stagejit.trace.expressions import Real
+from stagejit.trace.math.expressions import Real
 from stagejit.types import TensorType
 
 Pair = tuple[Real, Real]

@@ -22,8 +22,8 @@ from stagejit.trace.complex.parts import (
     part_of,
 )
 from stagejit.trace.emitter import Emitter
-from stagejit.trace.expressions import Real
 from stagejit.trace.fourier import rules as fourier
+from stagejit.trace.math.expressions import Real
 from stagejit.trace.translation import Site, Translation, Unsupported
 from stagejit.types import TensorType, storage_of
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from stagejit.trace.complex.exponential import LARGEST, times, turned
 from stagejit.trace.complex.parts import Pair
-from stagejit.trace.expressions import Real
+from stagejit.trace.math.expressions import Real
 
 
 def _of_sizes(x: Pair, real_fn: str, imaginary_fn: str) -> Pair:

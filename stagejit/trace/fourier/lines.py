@@ -30,9 +30,9 @@ from stagejit.graph.ir import Value
 from stagejit.trace.complex.arithmetic import product
 from stagejit.trace.complex.parts import Pair
 from stagejit.trace.emitter import Emitter
-from stagejit.trace.expressions import Real
 from stagejit.trace.fourier.butterflies import transformed
 from stagejit.trace.fourier.roots import Complex, factors, roots, smooth_above
+from stagejit.trace.math.expressions import Real
 from stagejit.types import TensorType
 
 IN_REGISTERS = 7  # the longest line whose transform is a chain of sums

@@ -17,7 +17,6 @@ from stagejit.graph.ir import Value
 from stagejit.trace.complex.arithmetic import product
 from stagejit.trace.complex.parts import Pair
 from stagejit.trace.emitter import Emitter
-from stagejit.trace.expressions import Real
 from stagejit.trace.fourier.lines import (
     Lines,
     constant,
@@ -28,6 +27,7 @@ from stagejit.trace.fourier.lines import (
     rows_of,
 )
 from stagejit.trace.fourier.roots import roots
+from stagejit.trace.math.expressions import Real
 from stagejit.trace.translation import Site, Unsupported, integers
 
 PARAMETERS: dict[str, tuple[str, ...]] = {"fft": ("fft_type", "fft_lengths")}

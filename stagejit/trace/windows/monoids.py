@@ -16,7 +16,7 @@ import numpy as np
 from jax import lax
 
 from stagejit.graph.functions import identity
-from stagejit.trace.primitives import jax_name
+from stagejit.trace.calls.primitives import jax_name
 from stagejit.trace.windows.geometry import MOST_TAPS, TAPS_A_BYTE, Windows
 from stagejit.trace.windows.window import is_native, window
 from stagejit.types import from_numpy

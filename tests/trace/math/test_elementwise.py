@@ -14,7 +14,7 @@ import stagejit
 from stagejit.graph.functions import MAP_FUNCTIONS
 from stagejit.graph.interpreter import interpret
 from stagejit.graph.printer import as_text
-from stagejit.trace.elementwise import TRANSLATIONS
+from stagejit.trace.math.elementwise import TRANSLATIONS
 from stagejit.trace.translate import graph_of
 
 

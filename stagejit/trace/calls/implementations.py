@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import Any
 
 from stagejit.compat import ClosedJaxpr, key_function, physical_aval, traced, type_of
+from stagejit.trace.calls.primitives import implementation
 from stagejit.trace.complex.combining import AS_JAX
 from stagejit.trace.complex.combining import FUNCTIONS as ON_COMPLEX
 from stagejit.trace.complex.parts import is_complex
@@ -20,7 +21,6 @@ from stagejit.trace.delegation import is_explained, why_not_native
 from stagejit.trace.in_jax.associative import is_associative
 from stagejit.trace.in_jax.bounds import PROBABILITIES, within_bounds
 from stagejit.trace.in_jax.primitives import FUNCTIONS
-from stagejit.trace.primitives import implementation
 from stagejit.trace.translation import Site, Unsupported
 
 _ON_KEYS = frozenset({"random_seed", "random_split", "random_fold_in", "random_bits"})

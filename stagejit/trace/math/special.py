@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from stagejit.graph.ir import Value
 from stagejit.trace.emitter import Emitter
-from stagejit.trace.special_coefficients import (
+from stagejit.trace.math.special_coefficients import (
     DIGAMMA_AT_ROOT,
     DIGAMMA_ROOT,
     LGAMMA_AT_2,

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import stagejit
-from stagejit.trace.small_numbers import _BITS, _FLOATS
+from stagejit.trace.math.small_numbers import _BITS, _FLOATS
 
 VERIFYING = stagejit.Options(verify=True)
 TARGETS = ("float32", "float16", "bfloat16")

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from jax import lax
 
-from stagejit.trace.linalg import implementation
+from stagejit.trace.calls.linalg import implementation
 from stagejit.trace.translate import graph_of
 
 X = np.eye(3, dtype=np.float32)

@@ -15,7 +15,7 @@ from scipy import special
 
 import stagejit
 from stagejit.graph.interpreter import interpret
-from stagejit.trace.special_coefficients import DIGAMMA_AT_ROOT, DIGAMMA_ROOT, LGAMMA_AT_2
+from stagejit.trace.math.special_coefficients import DIGAMMA_AT_ROOT, DIGAMMA_ROOT, LGAMMA_AT_2
 from stagejit.trace.translate import graph_of
 
 X = np.array([0.1, 0.5, 0.99, 1, 1.5, 2, 3.7, 10, 100, 1e5, -0.5, -1.3, -7.7, -0.001, np.inf])

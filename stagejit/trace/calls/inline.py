@@ -13,7 +13,7 @@ from typing import Any
 
 from stagejit.compat import ClosedJaxpr, Jaxpr
 from stagejit.graph.ir import Value
-from stagejit.trace.primitives import jax_name
+from stagejit.trace.calls.primitives import jax_name
 
 # Name of JAX's primitive -> the parameter that holds the called jaxpr. `jit_p` was once named pjit,
 # and the primitive behind jax.checkpoint has had three names.

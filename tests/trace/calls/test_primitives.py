@@ -15,8 +15,9 @@ from jax.extend.mlir.dialects import stablehlo
 from jax.interpreters import mlir
 
 import stagejit
-from stagejit.trace import control, delegation, inline
-from stagejit.trace.primitives import implementation, jax_name
+from stagejit.trace import control, delegation
+from stagejit.trace.calls import inline
+from stagejit.trace.calls.primitives import implementation, jax_name
 from stagejit.trace.translate import TRANSLATIONS
 
 X = np.linspace(-2, 2, 6, dtype=np.float32)
@@ -53,7 +54,7 @@ def test_every_public_primitive_is_known_by_its_name() -> None:
 
 
 def test_no_two_of_jax_s_primitives_share_a_name() -> None:
-    from stagejit.trace import primitives
+    from stagejit.trace.calls import primitives
 
     names = list(primitives._names().values())
     assert sorted(names) == sorted(set(names))

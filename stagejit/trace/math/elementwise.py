@@ -11,9 +11,9 @@ import math
 from collections.abc import Sequence
 
 from stagejit.graph.ir import Value
+from stagejit.trace.calls.inline import chosen_for_cpu
 from stagejit.trace.emitter import Emitter
-from stagejit.trace.inline import chosen_for_cpu
-from stagejit.trace.precision import reduce_precision
+from stagejit.trace.math.precision import reduce_precision
 from stagejit.trace.translation import Site, Translation, Unsupported, translation
 from stagejit.types import TensorType, bool_, dtype_named, f32, f64, from_numpy, u32
 

@@ -16,7 +16,7 @@ from stagejit.graph.ir import Graph
 from stagejit.graph.printer import as_text
 from stagejit.graph.verifier import verify
 from stagejit.trace.emitter import Emitter
-from stagejit.trace.indexing import TRANSLATIONS
+from stagejit.trace.moving.indexing import TRANSLATIONS
 from stagejit.trace.translate import graph_of
 from stagejit.trace.translation import Site, Unsupported
 from stagejit.types import TensorType, bool_, i32

@@ -14,11 +14,11 @@ from jax.lax import GatherScatterMode
 
 from stagejit.graph.dims import Axes, GatherDims, ScatterDims
 from stagejit.graph.ir import Value
-from stagejit.trace.boxes import Box, find_box
+from stagejit.trace.calls.primitives import jax_name
 from stagejit.trace.emitter import Emitter
-from stagejit.trace.primitives import jax_name
+from stagejit.trace.moving.boxes import Box, find_box
+from stagejit.trace.moving.wide_scatters import Scatter
 from stagejit.trace.translation import Site, Translation, Unsupported, integers, translation
-from stagejit.trace.wide_scatters import Scatter
 from stagejit.types import DType, bool_
 
 _MODES = {

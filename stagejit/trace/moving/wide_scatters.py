@@ -22,7 +22,7 @@ from stagejit.graph.functions import identity
 from stagejit.graph.ir import Value
 from stagejit.graph.ops.sorting import LONGEST_ROW
 from stagejit.trace.emitter import Emitter
-from stagejit.trace.sorting import sort
+from stagejit.trace.moving.sorting import sort
 from stagejit.types import TensorType, bool_, i32, i64
 
 # Bytes that are moved: of an element of the array, to f32 and back; of an element of the updates in

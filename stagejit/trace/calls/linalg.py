@@ -25,7 +25,7 @@ import numpy as np
 from jax import lax
 
 from stagejit.compat import ClosedJaxpr
-from stagejit.trace.primitives import jax_name
+from stagejit.trace.calls.primitives import jax_name
 
 Results = Any  # one array or several
 

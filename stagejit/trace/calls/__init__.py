@@ -1,0 +1,1 @@
+"""What an equation calls: other jaxprs, users' translations, handlers of jaxlib, Python."""

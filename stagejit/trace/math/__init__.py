@@ -1,0 +1,1 @@
+"""Elementwise equations: maps, conversions, special functions, and what they are made of."""

@@ -1,0 +1,1 @@
+"""Equations that move elements: views, slices, gathers, scatters, sorts."""
