@@ -98,7 +98,7 @@ class Region:
     Kinds `contract`, `conv`, `cumulative`: stored values have an element for each element of the
     anchor's result, computed from that one; they may be transposed or reshaped.
     `borders`: `fill` regions that run beside this one, and write what the pad around a store
-    leaves (see `rewrites/pads.py`).
+    leaves (see `rewrites/moving/pads.py`).
     Kind `scatter`: the buffer of the result already holds the operand's elements, so operand 0 is
     not evaluated and no input. Kinds `loop`, `branch`: likewise for operands that results update.
     Kinds `call`, `loop`, `branch`: inputs are what operands are aliases of.

@@ -20,7 +20,7 @@ from stagejit.graph.ops.slices import boxed, source_of_element
 from stagejit.graph.ops.views import is_alias
 from stagejit.index.affine import Affine, delinearize, linearize
 from stagejit.index.box import Box
-from stagejit.rewrites.intervals import of_function, whole, within
+from stagejit.rewrites.integers.intervals import of_function, whole, within
 from stagejit.symbolic import Int, Symbol, at_most, bounds, expr
 from stagejit.types import DType, bool_, i64
 

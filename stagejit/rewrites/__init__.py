@@ -25,34 +25,28 @@ from stagejit.graph.ir import Graph
 from stagejit.graph.ops.control import bodies_of
 from stagejit.machine import SMALL_SERVER, Machine
 from stagejit.options import Options
-from stagejit.rewrites import (
-    algebra,
-    bordered,
-    branches,
-    constants,
-    indices,
-    insert_chains,
-    loops,
-    pads,
-    prefixes,
-    products,
-    repeats,
-    split,
-    split_scan,
-    subexpressions,
-    views,
-    windows,
-    zeros,
-)
+from stagejit.rewrites import algebra, branches, constants, loops, products, subexpressions, zeros
 from stagejit.rewrites.attention import fuse as attention
 from stagejit.rewrites.attention.fuse import fuse_attention
-from stagejit.rewrites.bordered import border_buffers
 from stagejit.rewrites.branches import simplify_branches, update_branches
 from stagejit.rewrites.driver import GraphStep, LocalStep, Log, Step, Watch, run_steps
-from stagejit.rewrites.insert_chains import elide_covered_fills
+from stagejit.rewrites.integers import indices
+from stagejit.rewrites.integers.ranges import assume
 from stagejit.rewrites.loops import reads_twice, simplify_loop, simplify_loops
-from stagejit.rewrites.prefixes import share_prefixes
-from stagejit.rewrites.ranges import assume
+from stagejit.rewrites.moving import (
+    bordered,
+    insert_chains,
+    pads,
+    prefixes,
+    repeats,
+    views,
+    windows,
+)
+from stagejit.rewrites.moving.bordered import border_buffers
+from stagejit.rewrites.moving.insert_chains import elide_covered_fills
+from stagejit.rewrites.moving.prefixes import share_prefixes
+from stagejit.rewrites.split import reductions as split
+from stagejit.rewrites.split import scans as split_scan
 from stagejit.rewrites.tiling import fuse
 from stagejit.rewrites.tiling.fuse import tile_and_fuse
 from stagejit.rewrites.weights import evaluate, forms, scales

@@ -20,7 +20,7 @@ from stagejit.graph.ir import Graph
 from stagejit.graph.ops import build
 from stagejit.options import Options
 from stagejit.rewrites.driver import run_steps
-from stagejit.rewrites.split import STEP
+from stagejit.rewrites.split.reductions import STEP
 from stagejit.trace.translate import graph_of
 from tests.codegen.cpu.contract.test_contract import TARGETS, array
 from tests.codegen.regions import Runner, region_of

@@ -22,7 +22,7 @@ from stagejit.graph.parser import parse
 from stagejit.graph.printer import as_text
 from stagejit.loc import Loc
 from stagejit.options import SWITCHES, Options
-from stagejit.rewrites import STEPS, algebra, constants, rewrite_graph, subexpressions, views
+from stagejit.rewrites import STEPS, algebra, constants, rewrite_graph, subexpressions
 from stagejit.rewrites.driver import (
     GraphStep,
     LocalStep,
@@ -33,6 +33,7 @@ from stagejit.rewrites.driver import (
     rewrite,
     run_steps,
 )
+from stagejit.rewrites.moving import views
 from stagejit.trace.translate import graph_of
 from stagejit.types import f32
 from tests.strategies import RandomProgram, programs

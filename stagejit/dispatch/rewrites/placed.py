@@ -21,7 +21,7 @@ from stagejit.graph.ops.dispatches import destination, parts_of, written
 from stagejit.index.box import Box
 from stagejit.rewrites.cloning import appended
 from stagejit.rewrites.driver import Log
-from stagejit.rewrites.prefixes import SHORTEST_RUN_NBYTES
+from stagejit.rewrites.moving.prefixes import SHORTEST_RUN_NBYTES
 from stagejit.symbolic import at_most
 
 NAME = "read-placed"

@@ -13,7 +13,7 @@ import math
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.ops import build
 from stagejit.graph.ops.axes import narrowed
-from stagejit.rewrites.partial import converted, mapped, summed_in
+from stagejit.rewrites.split.partial import converted, mapped, summed_in
 from stagejit.rewrites.tiling.parts import TURNED, Part, Parts
 from stagejit.types import TensorType, i32, i64
 

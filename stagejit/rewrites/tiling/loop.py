@@ -19,8 +19,8 @@ from stagejit.graph.functions import neutral
 from stagejit.graph.ir import Graph, Value
 from stagejit.graph.ops import build, filled
 from stagejit.rewrites.cloning import appended
-from stagejit.rewrites.partial import converted, mapped
-from stagejit.rewrites.pieces import joined_along, taken_along
+from stagejit.rewrites.split.partial import converted, mapped
+from stagejit.rewrites.split.pieces import joined_along, taken_along
 from stagejit.rewrites.tiling.body import body_of, put_together, turned
 from stagejit.rewrites.tiling.parts import TURNED, Parts
 from stagejit.types import TensorType, i64

@@ -17,7 +17,7 @@ from stagejit.graph.ops.axes import separate
 from stagejit.graph.printer import as_text
 from stagejit.rewrites.cloning import cloned
 from stagejit.rewrites.driver import Log
-from stagejit.rewrites.partial import mapped
+from stagejit.rewrites.split.partial import mapped
 from stagejit.rewrites.weights.behind import weights_behind
 from stagejit.rewrites.weights.made import applied, views_of
 from stagejit.rewrites.weights.measures import Lost, lost_of

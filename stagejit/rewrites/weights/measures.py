@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.ops import build, filled
 from stagejit.rewrites.cloning import cloned, copied
-from stagejit.rewrites.partial import converted, mapped
+from stagejit.rewrites.split.partial import converted, mapped
 from stagejit.rewrites.weights.behind import weights_behind
 from stagejit.rewrites.weights.inside import handed_on, slices_of
 from stagejit.types import TensorType, f32, f64

@@ -20,7 +20,7 @@ from stagejit.graph.ops import build
 from stagejit.graph.ops.axes import separate
 from stagejit.graph.ops.elementwise import function_of
 from stagejit.rewrites.driver import Outcome, declined, rewrite
-from stagejit.rewrites.partial import mapped
+from stagejit.rewrites.split.partial import mapped
 from stagejit.rewrites.weights.behind import is_determined, is_widened, weights_behind
 from stagejit.types import f16
 

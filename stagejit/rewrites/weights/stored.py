@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 
 from stagejit.graph.ir import Graph, Value
 from stagejit.graph.ops import build, filled
-from stagejit.rewrites.partial import converted, mapped
+from stagejit.rewrites.split.partial import converted, mapped
 from stagejit.types import bf16, f32, i8, u8
 
 _LARGEST = {"int8": 127, "int4": 7}

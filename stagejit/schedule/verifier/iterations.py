@@ -17,7 +17,7 @@ from dataclasses import replace
 
 from stagejit.errors import VerificationError
 from stagejit.index.box_index import BoxIndex
-from stagejit.rewrites.intervals import whole, within
+from stagejit.rewrites.integers.intervals import whole, within
 from stagejit.schedule.access import boxes_by_buffer
 from stagejit.schedule.plan import Body, Buffer, Counter, Dispatch
 from stagejit.symbolic import Int, Symbol, expr

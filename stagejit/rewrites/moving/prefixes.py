@@ -30,9 +30,16 @@ import numpy as np
 
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.ops import build
-from stagejit.rewrites.chains import Chain, Offsets, Part, chains_of, inner_chains, wants_memory
 from stagejit.rewrites.driver import Log
-from stagejit.rewrites.lifetimes import Lifetimes
+from stagejit.rewrites.moving.chains import (
+    Chain,
+    Offsets,
+    Part,
+    chains_of,
+    inner_chains,
+    wants_memory,
+)
+from stagejit.rewrites.moving.lifetimes import Lifetimes
 from stagejit.symbolic import Expr
 
 NAME = "share-prefixes"

@@ -14,8 +14,9 @@ from stagejit.graph.interpreter import interpret
 from stagejit.graph.ir import Op
 from stagejit.machine import SMALL_SERVER, Machine
 from stagejit.options import Options
-from stagejit.rewrites import split, split_scatter
 from stagejit.rewrites.driver import run_steps
+from stagejit.rewrites.split import reductions as split
+from stagejit.rewrites.split import scatters as split_scatter
 from stagejit.trace.translate import graph_of
 from tests.cuda.machine import run
 

@@ -15,7 +15,7 @@ from stagejit.index.box import Box
 from stagejit.options import Options
 from stagejit.rewrites import rewrite_graph
 from stagejit.rewrites.driver import GraphStep
-from stagejit.rewrites.insert_chains import NAME, elide_covered_fills
+from stagejit.rewrites.moving.insert_chains import NAME, elide_covered_fills
 from stagejit.trace.translate import graph_of
 from tests.rewrites.text_in_out import rewritten, unchanged
 

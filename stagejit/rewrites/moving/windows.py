@@ -19,7 +19,7 @@ from stagejit.graph.ops import build
 from stagejit.graph.ops.windows import chooses
 from stagejit.rewrites.algebra import scalar_of
 from stagejit.rewrites.driver import Outcome, declined, rewrite
-from stagejit.rewrites.pads import NAME, Pad, pad_of
+from stagejit.rewrites.moving.pads import NAME, Pad, pad_of
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ import numpy as np
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.ops.control import bodies_of, body_operands
 from stagejit.graph.ops.elementwise import function_of
-from stagejit.rewrites.intervals import (
+from stagejit.rewrites.integers.intervals import (
     BOOL,
     Interval,
     fitting,

@@ -17,7 +17,7 @@ from stagejit.graph.parser import parse
 from stagejit.graph.printer import as_text
 from stagejit.options import Options
 from stagejit.rewrites.driver import LocalStep, run_steps
-from stagejit.rewrites.windows import pad_into_window
+from stagejit.rewrites.moving.windows import pad_into_window
 from tests import windows
 from tests.rewrites.text_in_out import reasons, rewritten
 

@@ -1,9 +1,9 @@
 """split-reduce: a sum over many elements with few results becomes two, so that workers share it.
 
-Input: `reduce`s, `contract`s, `conv`s, and sums at computed places (`split_scatter.py`). Output:
+Input: `reduce`s, `contract`s, `conv`s, and sums at computed places (`scatters.py`). Output:
 partial results of P parts of one reduced axis, then a reduction of those. Invariant: no part is
 empty, only the last may be shorter; how many there are depends on the op, the options and the
-machine (`split_counts.py`), never on the threads that run, so a given number of parts gives the
+machine (`counts.py`), never on the threads that run, so a given number of parts gives the
 same bits; 16-bit floats still round once.
 
 Note [Parts outermost]: partial results lie one part after the other, so that each part writes
@@ -22,9 +22,9 @@ from stagejit.graph.ops import build, filled
 from stagejit.graph.ops.splits import split_shape
 from stagejit.rewrites.driver import GraphStep, Log
 from stagejit.rewrites.encodings import choose
-from stagejit.rewrites.partial import converted, mapped, summed_in
-from stagejit.rewrites.split_counts import Cut, Many, cut_of, too_small
-from stagejit.rewrites.split_scatter import Updates, split_scatter
+from stagejit.rewrites.split.counts import Cut, Many, cut_of, too_small
+from stagejit.rewrites.split.partial import converted, mapped, summed_in
+from stagejit.rewrites.split.scatters import Updates, split_scatter
 from stagejit.types import DType, TensorType, bool_, i32, i64, u8
 
 NAME = "split-reduce"

@@ -17,8 +17,9 @@ from stagejit.graph.interpreter import interpret
 from stagejit.graph.ir import Graph, Value
 from stagejit.graph.ops import build
 from stagejit.options import Options
-from stagejit.rewrites import indices, ranges, rewrite_graph
-from stagejit.rewrites.intervals import of_function, whole
+from stagejit.rewrites import rewrite_graph
+from stagejit.rewrites.integers import indices, ranges
+from stagejit.rewrites.integers.intervals import of_function, whole
 from stagejit.trace.translate import graph_of
 from stagejit.types import DType, TensorType, bool_, dtype_named, f32
 

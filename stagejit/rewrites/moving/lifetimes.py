@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from stagejit.graph.ir import Graph, Op, Value
-from stagejit.rewrites.chains import Chain, Part
+from stagejit.rewrites.moving.chains import Chain, Part
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,8 @@ from jax import lax
 from stagejit.errors import OptionsError
 from stagejit.options import Options
 from stagejit.rewrites import rewrite_graph
-from stagejit.rewrites.bordered import NAME, border_buffers
 from stagejit.rewrites.driver import GraphStep
+from stagejit.rewrites.moving.bordered import NAME, border_buffers
 from stagejit.schedule.plan import Plan
 from stagejit.trace.translate import graph_of
 from tests.rewrites.text_in_out import reasons

@@ -19,8 +19,8 @@ from stagejit.graph.dims import ScatterDims
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.ops import build, filled
 from stagejit.machine import Machine
-from stagejit.rewrites.partial import converted, mapped
-from stagejit.rewrites.pieces import taken_along
+from stagejit.rewrites.split.partial import converted, mapped
+from stagejit.rewrites.split.pieces import taken_along
 from stagejit.types import TensorType
 
 _LOOK = 0.4e-9  # seconds that an owner takes to look at an index vector, of which it has 32 at once

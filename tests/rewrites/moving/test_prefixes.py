@@ -18,7 +18,7 @@ from stagejit.graph.ir import Graph
 from stagejit.options import Options
 from stagejit.rewrites import rewrite_graph
 from stagejit.rewrites.driver import GraphStep
-from stagejit.rewrites.prefixes import NAME, share_prefixes
+from stagejit.rewrites.moving.prefixes import NAME, share_prefixes
 from stagejit.trace.translate import graph_of
 from tests.rewrites.text_in_out import rewritten, unchanged
 

@@ -16,7 +16,8 @@ import stagejit
 from stagejit.graph.interpreter import interpret
 from stagejit.graph.verifier import verify
 from stagejit.options import Options
-from stagejit.rewrites import pads, rewrite_graph
+from stagejit.rewrites import rewrite_graph
+from stagejit.rewrites.moving import pads
 from stagejit.trace.translate import graph_of
 from tests.rewrites.text_in_out import reasons, rewritten, unchanged
 

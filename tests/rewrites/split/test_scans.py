@@ -17,8 +17,8 @@ from stagejit.codegen.cuda.device import device_named
 from stagejit.graph.ir import Op
 from stagejit.machine import Machine
 from stagejit.options import Options
-from stagejit.rewrites import split_scan
 from stagejit.rewrites.driver import run_steps
+from stagejit.rewrites.split import scans as split_scan
 from stagejit.trace.translate import graph_of
 from tests.rewrites.text_in_out import reasons, rewritten, unchanged
 

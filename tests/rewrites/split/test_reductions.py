@@ -20,8 +20,8 @@ from stagejit.graph.interpreter import interpret
 from stagejit.graph.ops import infer
 from stagejit.machine import Machine
 from stagejit.options import Options
-from stagejit.rewrites import split
 from stagejit.rewrites.driver import run_steps
+from stagejit.rewrites.split import reductions as split
 from stagejit.trace.translate import graph_of
 from stagejit.types import TensorType, f32
 from tests.rewrites.text_in_out import reasons, rewritten, unchanged

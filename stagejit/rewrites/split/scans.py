@@ -25,8 +25,8 @@ from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.ops import build, filled
 from stagejit.machine import Machine
 from stagejit.rewrites.driver import GraphStep, Log
-from stagejit.rewrites.partial import converted, mapped
-from stagejit.rewrites.pieces import joined_along, put_along, taken_along
+from stagejit.rewrites.split.partial import converted, mapped
+from stagejit.rewrites.split.pieces import joined_along, put_along, taken_along
 from stagejit.types import TensorType
 
 NAME = "split-scan"

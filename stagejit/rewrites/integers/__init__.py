@@ -1,0 +1,1 @@
+"""What integers may be, and what need not be computed because of that."""

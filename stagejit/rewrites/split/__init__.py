@@ -1,0 +1,1 @@
+"""Sums, running sums and scatters in parts, so that workers share them."""
