@@ -1,9 +1,9 @@
 """What the user calls: `stagejit.jit`.
 
 Input: a Python function. Output: JAX's own jitted function, whose programs carry a mark that sends
-them to our compiler (see `runtime.marks`). Invariant: what JAX's jit does with arguments (pytrees,
-static arguments, donation, shardings, caching, dispatch) is done by JAX's jit; a call takes its C++
-fast path and nothing of ours runs.
+them to our compiler (see `runtime.lowering.marks`). Invariant: what JAX's jit does with arguments
+(pytrees, static arguments, donation, shardings, caching, dispatch) is done by JAX's jit; a call
+takes its C++ fast path and nothing of ours runs.
 
 Note [Import time]: the compiler (190 modules, networkx, LLVM) is imported where it is first needed,
 so that a program which imports stagejit waits for JAX alone.
@@ -24,12 +24,12 @@ from stagejit.compat import hide_frames
 from stagejit.errors import FallbackWarning, OptionsError
 from stagejit.importing import importing
 from stagejit.options import TARGETS, Options, checked
-from stagejit.runtime import embedding, fallback, seams
-from stagejit.runtime.marks import Mark
+from stagejit.runtime.lowering import embedding, fallback, seams
+from stagejit.runtime.lowering.marks import Mark
 
 if TYPE_CHECKING:
     from stagejit.inspect.explain import Explanation
-    from stagejit.runtime.staged import Request, Staged
+    from stagejit.runtime.lowering.staged import Request, Staged
     from stagejit.schedule.plan import Plan
     from stagejit.stages import Lowered, Traced
 

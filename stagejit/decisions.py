@@ -28,7 +28,8 @@ class Decision:
     rewrite: name of the rewrite or fusion, as in `Options(disable=...)`.
     op: text of the op it was tried on. applied: whether it happened.
     reason: why, or why not, in one sentence. loc: the user's line that the op came from.
-    about: while it is compiled, the graph whose ops both texts name, see `dispatch/naming.py`.
+    about: while it is compiled, the graph whose ops both texts name,
+        see `dispatch/origins/naming.py`.
     """
 
     rewrite: str

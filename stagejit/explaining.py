@@ -22,9 +22,9 @@ from stagejit.inspect.explain.notes import Facts, Inside
 from stagejit.inspect.explain.what_if import Worth
 from stagejit.options import SWITCHES, Options, suggested
 from stagejit.pipeline import Compilation
-from stagejit.runtime.history import Past
+from stagejit.runtime.compilations.history import Past
 from stagejit.runtime.left_bodies import bodies_in
-from stagejit.runtime.staged import Request
+from stagejit.runtime.lowering.staged import Request
 from stagejit.schedule.comparison import Totals
 from stagejit.schedule.schedule import Delegation
 

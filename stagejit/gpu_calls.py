@@ -242,7 +242,7 @@ class GpuFunction:
     def _compile(self, leaves: list[Any], told: list[DeviceArray | None], tree: Any) -> _Known:
         with importing:
             from stagejit.pipeline import Compilation  # see Note [Import time]
-        from stagejit.runtime.staged import Request
+        from stagejit.runtime.lowering.staged import Request
 
         struct: Any = jax.ShapeDtypeStruct
         abstract = [

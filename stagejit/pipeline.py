@@ -35,15 +35,15 @@ from stagejit.dispatch.encodings import resolve_encodings
 from stagejit.dispatch.forming.formation import form
 from stagejit.dispatch.forming.group import Group, Grouping
 from stagejit.dispatch.layouts.choose import lay_out
-from stagejit.dispatch.naming import named, names_of
 from stagejit.dispatch.operands import verify_operands
+from stagejit.dispatch.origins.naming import named, names_of
+from stagejit.dispatch.origins.producers import explain_producers
+from stagejit.dispatch.origins.whereabouts import Whereabouts
 from stagejit.dispatch.packs import packs_of
-from stagejit.dispatch.producers import explain_producers
 from stagejit.dispatch.regions import Region, regions_of, with_inner
 from stagejit.dispatch.rewrites import rewrite_dispatches
 from stagejit.dispatch.ties_verifier import verify_ties
 from stagejit.dispatch.verifier import verify_kinds
-from stagejit.dispatch.whereabouts import Whereabouts
 from stagejit.errors import InternalError, NoDriverError, UnsupportedOpError
 from stagejit.graph.definition import OwnOp, declaring
 from stagejit.graph.ir import Graph, Op, Value
@@ -60,21 +60,21 @@ from stagejit.rewrites.encodings import choose, encode_graph
 from stagejit.rewrites.normal_form import normalize, verify_normal_form
 from stagejit.rewrites.weights.evaluate import evaluate_weights
 from stagejit.rewrites.weights.made import Made, Source, layouts_kept, packed
-from stagejit.runtime import program as host
 from stagejit.runtime.bound import BoundWeights, arrays_of, copies_for_xla
 from stagejit.runtime.bridge import bridge_program, bridged
-from stagejit.runtime.compile_times import CompileTimes, note
+from stagejit.runtime.compilations.compile_times import CompileTimes, note
+from stagejit.runtime.compilations.progress import Began, progress
 from stagejit.runtime.cpu.hosting import host_program
 from stagejit.runtime.cpu.loader import LoadedProgram, load_program
-from stagejit.runtime.evaluating import Evaluated
 from stagejit.runtime.gate import Gate, hold_across_forks
+from stagejit.runtime.hosting import program as host
+from stagejit.runtime.hosting.program import HostProgram
 from stagejit.runtime.left_bodies import left_bodies
+from stagejit.runtime.lowering.evaluating import Evaluated
+from stagejit.runtime.lowering.staged import Request, Staged
 from stagejit.runtime.modelled.threads import share_forks
 from stagejit.runtime.objects.engine import disassemble, engine
 from stagejit.runtime.objects.object_cache import ObjectCache, cache_in
-from stagejit.runtime.program import HostProgram
-from stagejit.runtime.progress import Began, progress
-from stagejit.runtime.staged import Request, Staged
 from stagejit.runtime.staging import stage_schedule
 from stagejit.schedule.build import schedule
 from stagejit.schedule.plan import Plan

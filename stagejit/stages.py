@@ -23,18 +23,18 @@ from stagejit.graph.ir import Graph
 from stagejit.importing import importing
 from stagejit.inspect.explain import Explanation
 from stagejit.pipeline import Compilation
-from stagejit.runtime.compilations import record_call, signature_of_call
-from stagejit.runtime.compile_times import CompileTimes, noting
-from stagejit.runtime.embedding import plan_request
-from stagejit.runtime.history import (
+from stagejit.runtime.compilations.compile_times import CompileTimes, noting
+from stagejit.runtime.compilations.history import (
     Compiled as Remembered,
 )
-from stagejit.runtime.history import (
+from stagejit.runtime.compilations.history import (
     Past,
     Signature,
     past_of,
 )
-from stagejit.runtime.passing import Passed, as_passed, passed_of
+from stagejit.runtime.compilations.passing import Passed, as_passed, passed_of
+from stagejit.runtime.compilations.telling import record_call, signature_of_call
+from stagejit.runtime.lowering.embedding import plan_request
 from stagejit.schedule.plan import Plan
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ import pytest
 
 import stagejit
 from stagejit.options import Options, OptionsError
-from stagejit.runtime import embedding
+from stagejit.runtime.lowering import embedding
 from tests.runtime.toy_compiler import ToyCompiler
 
 X = np.arange(6, dtype=np.float32).reshape(2, 3)

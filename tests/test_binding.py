@@ -122,7 +122,7 @@ class _no_compilation:
     """Fails where one of our programs is compiled."""
 
     def __enter__(self) -> None:
-        from stagejit.runtime import embedding
+        from stagejit.runtime.lowering import embedding
 
         self.before = embedding._installed
         embedding._installed = self.refuse
@@ -131,7 +131,7 @@ class _no_compilation:
         raise AssertionError(f"{request.name} was compiled")
 
     def __exit__(self, *exc: object) -> None:
-        from stagejit.runtime import embedding
+        from stagejit.runtime.lowering import embedding
 
         embedding._installed = self.before
 

@@ -14,8 +14,8 @@ import pytest
 import stagejit
 from stagejit.errors import OptionsError
 from stagejit.options import Options
-from stagejit.runtime import embedding
 from stagejit.runtime.cpu.loader import call_count
+from stagejit.runtime.lowering import embedding
 from tests.runtime.toy_compiler import ToyCompiler
 
 X = np.arange(1, 7, dtype=np.float32).reshape(2, 3)

@@ -15,7 +15,7 @@ from jax import lax
 
 import stagejit
 from stagejit.pipeline import STEPS, Compilation
-from stagejit.runtime.staged import Request
+from stagejit.runtime.lowering.staged import Request
 from tests.calls import calls_of
 
 Program = tuple[Callable[..., Any], tuple[Any, ...], tuple[int, ...]]  # f, arguments, donated

@@ -23,9 +23,9 @@ from stagejit.errors import OptionsError
 from stagejit.graph.parser import parse as parse_graph
 from stagejit.graph.printer import as_text as graph_text
 from stagejit.options import SWITCHES, Options
-from stagejit.runtime.cpu.arenas import ARENA_ALIGNMENT_NBYTES
 from stagejit.runtime.cpu.loader import call_count, trim_arenas
-from stagejit.runtime.cpu.support import addresses
+from stagejit.runtime.cpu.native.arenas import ARENA_ALIGNMENT_NBYTES
+from stagejit.runtime.cpu.native.support import addresses
 from stagejit.schedule.parser import parse_plan
 from tests.left import left
 

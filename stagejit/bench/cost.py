@@ -20,7 +20,7 @@ from typing import Any
 import jax
 
 from stagejit.bench.programs import Arguments, Function
-from stagejit.runtime.seams import subjaxprs
+from stagejit.runtime.lowering.seams import subjaxprs
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 To be read in this order: `forming/` divides a graph of ops into groups, `assembly.py` makes a graph
 of dispatches of them, `rewrites/` has producers write where their results are placed; `regions.py`
-is what all later steps see of it, `accesses.py` says which elements each dispatch reads and writes,
+is what all later steps see of it, `ranges/` says which elements each dispatch reads and writes,
 `in_place.py` what it may overwrite. `ties_verifier.py` and `verifier.py` check all of that,
-`producers.py` explains it.
+`origins/producers.py` explains it.
 """

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import operator
 
-from stagejit.dispatch.scalars import Scalars, known_input
+from stagejit.dispatch.ranges.scalars import Scalars, known_input
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.ops.control import bodies_of, body_operands
 from stagejit.graph.ops.dispatches import inside

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Sequence
 
-from stagejit.dispatch.accesses import indices_read, store_index, touch_of
+from stagejit.dispatch.ranges.accesses import indices_read, store_index, touch_of
 from stagejit.dispatch.regions import Region, Store
 from stagejit.graph.ir import Value
 from stagejit.index.affine import Affine

@@ -12,7 +12,7 @@ from stagejit.errors import VerificationError
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.ops.control import bodies_of, read_operands
 from stagejit.graph.ops.dispatches import Written, evaluated, parts_of, written
-from stagejit.graph.ops.views import behind_aliases
+from stagejit.graph.ops.moving.views import behind_aliases
 
 
 def operands_of(op: Op) -> int:

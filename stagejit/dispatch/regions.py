@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from stagejit.dispatch.bodies import has_slices_anywhere, known_inside
-from stagejit.dispatch.scalars import NOTHING, Scalars, known_arguments
+from stagejit.dispatch.ranges.scalars import NOTHING, Scalars, known_arguments
 from stagejit.graph.definition import OpDef, no_check, states_its_types
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.ops.control import bodies_of, carried_inputs, read_operands
@@ -27,7 +27,7 @@ from stagejit.graph.ops.dispatches import (
     parts_of,
     written,
 )
-from stagejit.graph.ops.views import behind_aliases
+from stagejit.graph.ops.moving.views import behind_aliases
 from stagejit.index.affine import Index
 from stagejit.loc import UNKNOWN, Loc
 from stagejit.options import Options
@@ -120,7 +120,7 @@ class Region:
     aligned: bool = True
     alike: Region | None = None
 
-    # What `accesses.py` and `closed.py` remember of it.
+    # What `ranges/accesses.py` and `closed.py` remember of it.
     indices: ClassVar[Mapping[Value, dict[Index, None]] | None] = None
     touches: ClassVar[Any] = None
     text: ClassVar[str] = ""

@@ -17,10 +17,10 @@ from __future__ import annotations
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from stagejit.dispatch.accesses import Touch, reads_of, writes_of
 from stagejit.dispatch.in_place import refuse_updates
+from stagejit.dispatch.ranges.accesses import Touch, reads_of, writes_of
+from stagejit.dispatch.ranges.updates import updated_boxes
 from stagejit.dispatch.regions import Region
-from stagejit.dispatch.updates import updated_boxes
 from stagejit.errors import VerificationError
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.ops.control import (

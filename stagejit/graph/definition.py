@@ -63,7 +63,7 @@ class OpDef:
     check: raises VerificationError for what types do not tell.
     opaque_attributes: names of attributes that may hold anything; others are plain values.
 
-    How it is written (see `syntax.py`):
+    How it is written (see `text/syntax.py`):
 
     implied: attributes that the result type tells: among shape, sizes, dtype,
         layout, encoding.

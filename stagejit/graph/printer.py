@@ -20,7 +20,7 @@ import re
 
 from stagejit.graph.definition import Names
 from stagejit.graph.ir import Graph, Op, Value
-from stagejit.graph.syntax import joined, write_plain
+from stagejit.graph.text.syntax import joined, write_plain
 
 
 def as_text(graph: Graph, *, with_locs: bool = False) -> str:

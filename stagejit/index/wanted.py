@@ -3,8 +3,8 @@
 Input: layouts, and where they come from. Output: `LayoutHint`s, which passes make and may drop, and
 `LayoutRequirement`s, which the caller alone makes and which hold. Invariant: neither is the other
 (no common class, no conversion), so a hint is never taken where a requirement is asked for; who
-makes requirements is `runtime/formats.py`, and tests/index/test_wanted.py looks that nobody else
-does.
+makes requirements is `runtime/lowering/formats.py`, and tests/index/test_wanted.py looks that
+nobody else does.
 
 Note [Hint or requirement]: in nvFuser (issue 2425) a pass that prefers an output's order sets its
 allocation domain, which a scheduler must then honour. Here what a pass prefers can always be given

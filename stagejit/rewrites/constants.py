@@ -15,7 +15,7 @@ import numpy as np
 from stagejit.graph.interpreter import evaluate_op
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.ops import build
-from stagejit.graph.ops.slices import boxed
+from stagejit.graph.ops.moving.slices import boxed
 from stagejit.rewrites.driver import Outcome, declined, rewrite
 from stagejit.symbolic import at_most
 

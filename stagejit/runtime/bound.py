@@ -31,12 +31,12 @@ from stagejit.rewrites.weights.made import Made, Source
 from stagejit.runtime.cpu.huge_pages import put_on_huge_pages
 from stagejit.runtime.cpu.loader import LoadedProgram, load_program
 from stagejit.runtime.cpu.weights import Table
-from stagejit.runtime.emission import converted
-from stagejit.runtime.evaluating import Evaluated
+from stagejit.runtime.hosting.program import HostProgram
+from stagejit.runtime.hosting.program_steps import BufferRef, Copy
+from stagejit.runtime.lowering.emission import converted
+from stagejit.runtime.lowering.evaluating import Evaluated
 from stagejit.runtime.objects.engine import machine
 from stagejit.runtime.objects.object_cache import ObjectCache, digest
-from stagejit.runtime.program import HostProgram
-from stagejit.runtime.program_steps import BufferRef, Copy
 from stagejit.schedule.schedule import Run, Schedule
 from stagejit.trace.weights import Content, Reading, Weight, changing, content_of, weight_p
 

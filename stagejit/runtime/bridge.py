@@ -14,9 +14,9 @@ import numpy as np
 
 from stagejit.graph.python_functions import ATTRIBUTE, TARGET, numbered
 from stagejit.runtime.cpu.loader import LoadedProgram
-from stagejit.runtime.program import HostProgram
-from stagejit.runtime.program_steps import BufferRef, Call, ForeignArray, Space
-from stagejit.runtime.staged import NativeCall, Staged
+from stagejit.runtime.hosting.program import HostProgram
+from stagejit.runtime.hosting.program_steps import BufferRef, Call, ForeignArray, Space
+from stagejit.runtime.lowering.staged import NativeCall, Staged
 from stagejit.types import TensorType
 
 Array = np.ndarray[Any, np.dtype[Any]]

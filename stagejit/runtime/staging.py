@@ -15,11 +15,11 @@ from jax.extend.core import Literal
 from stagejit.graph.ir import Value
 from stagejit.options import Options
 from stagejit.runtime.cpu.loader import LoadedProgram, load_program
-from stagejit.runtime.cpu.passing_on import passing_on
+from stagejit.runtime.cpu.nans.passing_on import passing_on
+from stagejit.runtime.hosting.sites import site_of
 from stagejit.runtime.left_bodies import BODIES
-from stagejit.runtime.marks import enclose
-from stagejit.runtime.sites import site_of
-from stagejit.runtime.staged import DelegatedEquation, NativeCall, Reshape, Staged
+from stagejit.runtime.lowering.marks import enclose
+from stagejit.runtime.lowering.staged import DelegatedEquation, NativeCall, Reshape, Staged
 from stagejit.schedule.plan import Buffer
 from stagejit.schedule.schedule import Delegation, Run, Schedule
 from stagejit.trace.calls.primitives import jax_name

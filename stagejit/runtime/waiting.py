@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from stagejit.enabling import suspended
-from stagejit.runtime import inherited
+from stagejit.runtime.lowering import inherited
 
 
 def wait_for_calls() -> None:

@@ -23,11 +23,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from stagejit.dispatch.accesses import Touch, joined
+from stagejit.dispatch.ranges.accesses import Touch, joined
 from stagejit.dispatch.regions import Region, with_inner
 from stagejit.graph.ir import Op, Value
 from stagejit.graph.ops.control import LoopOperands, body_operands, carried_inputs, carried_operands
-from stagejit.graph.ops.views import behind_aliases
+from stagejit.graph.ops.moving.views import behind_aliases
 from stagejit.index.box import Box
 from stagejit.schedule.access import Access, Buffer, swept
 from stagejit.schedule.memory.packing import LINE_NBYTES, aligned

@@ -12,9 +12,9 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from stagejit.dispatch.accesses import Touch, reads_of, rereads_of, writes_of
+from stagejit.dispatch.ranges.accesses import Touch, reads_of, rereads_of, writes_of
+from stagejit.dispatch.ranges.splits import TouchedParts, parts_of_region
 from stagejit.dispatch.regions import Region
-from stagejit.dispatch.splits import TouchedParts, parts_of_region
 from stagejit.formulas import bare, renamed
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.ops.control import before

@@ -18,7 +18,7 @@ from stagejit.dispatch.bodies import counted_inside
 from stagejit.dispatch.outputs import donations
 from stagejit.dispatch.regions import Region, with_inner
 from stagejit.graph.ir import Graph, Value
-from stagejit.graph.ops.views import behind_aliases
+from stagejit.graph.ops.moving.views import behind_aliases
 from stagejit.machine import SMALL_SERVER, Machine
 from stagejit.options import Options
 from stagejit.schedule import hazards, reuse

@@ -14,7 +14,7 @@ from typing import cast
 from stagejit.dispatch.packs import Pack
 from stagejit.errors import ParseError
 from stagejit.formulas import evaluate
-from stagejit.graph.tokens import read_layout
+from stagejit.graph.text.tokens import read_layout
 from stagejit.index.box import Box
 from stagejit.schedule.plan import (
     Access,

@@ -18,7 +18,7 @@ import numpy as np
 from stagejit.compat import size_of
 from stagejit.graph.ir import Graph, Value
 from stagejit.graph.ops import build
-from stagejit.graph.ops.slices import source_of_element
+from stagejit.graph.ops.moving.slices import source_of_element
 from stagejit.loc import UNKNOWN, Loc
 from stagejit.symbolic import Undecided
 from stagejit.trace.known import Knowledge

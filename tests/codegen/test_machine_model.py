@@ -13,7 +13,7 @@ import pytest
 from stagejit.codegen.generate import kernel_of
 from stagejit.codegen.kernel import Kernel
 from stagejit.codegen.target import Target, _make
-from stagejit.runtime.launching import launching
+from stagejit.runtime.hosting.launching import launching
 from stagejit.trace.translate import graph_of
 from tests.codegen.regions import region_of
 

@@ -16,8 +16,8 @@ import pytest
 from jax import lax
 
 from stagejit.codegen.cuda.contract import kernel as policy
+from stagejit.codegen.cuda.contract.tensor_cores.warp_tile import WarpTile
 from stagejit.codegen.cuda.contract.tile import Tile, _meeting
-from stagejit.codegen.cuda.contract.warp_tile import WarpTile
 from stagejit.codegen.cuda.device import Device, device_named
 from stagejit.codegen.ir.grid.matrix_tiles import M8N8K4_F64, M16N8K16_BF16, m16n8k32
 from stagejit.types import bf16, f64, i8

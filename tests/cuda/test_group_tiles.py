@@ -16,7 +16,7 @@ from jax import lax
 
 import stagejit
 from stagejit.codegen.cuda.contract import kernel as policy
-from stagejit.codegen.cuda.contract.warpgroup_tile import GroupTile
+from stagejit.codegen.cuda.contract.tensor_cores.warpgroup_tile import GroupTile
 from stagejit.codegen.cuda.device import Device, device_named
 from stagejit.codegen.ir.grid.shared_memory import dynamic_nbytes
 from stagejit.options import Options

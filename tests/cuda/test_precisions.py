@@ -14,7 +14,7 @@ import pytest
 from jax import lax
 
 from stagejit.codegen.cuda.contract import kernel as policy
-from stagejit.codegen.cuda.contract.warp_tile import WarpTile, warp_tiles
+from stagejit.codegen.cuda.contract.tensor_cores.warp_tile import WarpTile, warp_tiles
 from stagejit.codegen.cuda.device import Device
 from stagejit.options import Options
 from tests.cuda.machine import GPU, compilation_of, run

@@ -14,8 +14,8 @@ import pytest
 from jax import lax
 
 from stagejit.codegen.cuda.contract import kernel as policy
+from stagejit.codegen.cuda.contract.tensor_cores.warp_tile import WarpTile
 from stagejit.codegen.cuda.contract.tile import Tile, tiles
-from stagejit.codegen.cuda.contract.warp_tile import WarpTile
 from stagejit.codegen.cuda.device import Device
 from stagejit.codegen.ir.grid.matrix_tiles import M16N8K16_BF16
 from stagejit.runtime.cuda.nvrtc import is_installed

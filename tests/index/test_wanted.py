@@ -58,7 +58,7 @@ def uses(path: Path) -> Iterator[str]:
 
 def test_only_who_reads_the_callers_program_makes_requirements() -> None:
     makers = {path.relative_to(PACKAGE) for path in PACKAGE.rglob("*.py") if list(uses(path))}
-    assert makers == {Path("runtime/formats.py")}
+    assert makers == {Path("runtime/lowering/formats.py")}
 
 
 def test_they_say_where_they_come_from() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import jax
 import pytest
 
-from stagejit.runtime import embedding
+from stagejit.runtime.lowering import embedding
 from tests.runtime.toy_compiler import ToyCompiler
 
 

@@ -18,8 +18,8 @@ from jax.interpreters import mlir
 
 import stagejit
 from stagejit.options import Options
-from stagejit.runtime import embedding
-from stagejit.runtime.staged import Request, Staged
+from stagejit.runtime.lowering import embedding
+from stagejit.runtime.lowering.staged import Request, Staged
 from tests.runtime.toy_compiler import ToyCompiler
 
 X = np.arange(6, dtype=np.float32).reshape(2, 3)

@@ -19,8 +19,8 @@ import numpy as np
 import pytest
 
 import stagejit
-from stagejit.runtime.embedding import stage
 from stagejit.runtime.gate import Gate
+from stagejit.runtime.lowering.embedding import stage
 from stagejit.runtime.objects import engine as engine_module
 from stagejit.runtime.objects.engine import Engine, engine
 
@@ -39,8 +39,8 @@ FORKS = textwrap.dedent("""
     from stagejit.pipeline import compile_request
     from stagejit.runtime.cpu import loader
     from stagejit.runtime.objects.engine import engine
-    from stagejit.runtime.program import HostProgram, Launch
-    from stagejit.runtime.program_steps import BufferRef
+    from stagejit.runtime.hosting.program import HostProgram, Launch
+    from stagejit.runtime.hosting.program_steps import BufferRef
 
     how, count = sys.argv[1], int(sys.argv[2])
     x = np.linspace(0, 1, 48, dtype=np.float32)

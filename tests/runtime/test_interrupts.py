@@ -23,9 +23,9 @@ from llvmlite.binding import ffi
 import stagejit
 from stagejit import enabling, locks
 from stagejit.importing import importing
-from stagejit.runtime import embedding
 from stagejit.runtime.cpu import loader
-from stagejit.runtime.staged import Request
+from stagejit.runtime.lowering import embedding
+from stagejit.runtime.lowering.staged import Request
 
 X = np.linspace(0, 1, 20, dtype=np.float32)
 SECONDS = 20  # more than any wait here takes

@@ -13,10 +13,10 @@ from jax.extend import core as jex_core
 
 from stagejit import types
 from stagejit.runtime.cpu.loader import load_program
+from stagejit.runtime.hosting.program import HostProgram, Launch
+from stagejit.runtime.hosting.program_steps import BufferRef
+from stagejit.runtime.lowering.staged import DelegatedEquation, NativeCall, Request, Staged
 from stagejit.runtime.objects.object_cache import digest
-from stagejit.runtime.program import HostProgram, Launch
-from stagejit.runtime.program_steps import BufferRef
-from stagejit.runtime.staged import DelegatedEquation, NativeCall, Request, Staged
 
 OPS = {"add": "fadd", "add_any": "fadd", "sub": "fsub", "mul": "fmul", "neg": "fneg", "max": "max"}
 

@@ -17,7 +17,7 @@ import numpy as np
 from stagejit.dispatch.regions import Region
 from stagejit.graph.interpreter import evaluate_op
 from stagejit.graph.ir import Op, Value
-from stagejit.graph.ops.views import behind_aliases
+from stagejit.graph.ops.moving.views import behind_aliases
 from stagejit.index.box import Box
 from stagejit.schedule.plan import Access, Buffer
 from stagejit.schedule.schedule import Delegation, Run, Schedule, Step

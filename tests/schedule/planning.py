@@ -13,12 +13,12 @@ from stagejit.decisions import Decision
 from stagejit.dispatch.assembly import assemble
 from stagejit.dispatch.forming.formation import form
 from stagejit.dispatch.operands import verify_operands
-from stagejit.dispatch.producers import explain_producers
+from stagejit.dispatch.origins.producers import explain_producers
+from stagejit.dispatch.origins.whereabouts import Whereabouts
 from stagejit.dispatch.regions import Region, regions_of
 from stagejit.dispatch.rewrites import rewrite_dispatches
 from stagejit.dispatch.ties_verifier import verify_ties
 from stagejit.dispatch.verifier import verify_kinds
-from stagejit.dispatch.whereabouts import Whereabouts
 from stagejit.graph.interpreter import interpret
 from stagejit.graph.ir import Graph
 from stagejit.graph.parser import parse

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from stagejit.runtime.seams import subjaxprs
+from stagejit.runtime.lowering.seams import subjaxprs
 
 Made = tuple[Callable[..., Any], tuple[Any, ...]]
 

@@ -13,7 +13,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from stagejit.graph.ir import Op, Value
-from stagejit.graph.ops.splits import is_uneven, last_part, whole_index
+from stagejit.graph.ops.moving.splits import is_uneven, last_part, whole_index
 from stagejit.index.affine import Affine, Index, Var
 from stagejit.locks import remembered
 from stagejit.types import DType, dtype_named

@@ -19,7 +19,7 @@ from stagejit.codegen.elements.footprint import Footprint
 from stagejit.codegen.elements.space import merge, refine
 from stagejit.errors import InternalError
 from stagejit.graph.ir import Op, Value
-from stagejit.graph.ops.slices import pull_view
+from stagejit.graph.ops.moving.slices import pull_view
 from stagejit.index.affine import Affine, Index, Var
 
 

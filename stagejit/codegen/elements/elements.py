@@ -37,7 +37,7 @@ from stagejit.codegen.math import functions as vmath
 from stagejit.dispatch.regions import Store
 from stagejit.errors import InternalError
 from stagejit.graph.ir import Op, Value
-from stagejit.graph.ops.slices import pull_view
+from stagejit.graph.ops.moving.slices import pull_view
 from stagejit.index.affine import Affine, Index, linearize
 from stagejit.types import DType, dtype_named, i32, i64
 

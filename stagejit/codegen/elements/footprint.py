@@ -15,8 +15,8 @@ from stagejit.codegen.elements.windows import window_numbers, window_reads
 from stagejit.dispatch.regions import Store
 from stagejit.errors import InternalError
 from stagejit.graph.ir import Op, Value
-from stagejit.graph.ops.slices import pull_view
-from stagejit.graph.ops.splits import is_uneven
+from stagejit.graph.ops.moving.slices import pull_view
+from stagejit.graph.ops.moving.splits import is_uneven
 from stagejit.index.affine import (
     Affine,
     Index,

@@ -15,7 +15,7 @@ from stagejit.dispatch.regions import Store
 from stagejit.errors import InternalError
 from stagejit.graph.dims import GatherDims
 from stagejit.graph.ir import Op, Value
-from stagejit.graph.ops.slices import place
+from stagejit.graph.ops.moving.slices import place
 from stagejit.index.affine import Affine, Index
 from stagejit.types import DType
 

@@ -20,7 +20,7 @@ from stagejit.codegen.rows.nest import RowNest, Stage, reducer_of
 from stagejit.errors import InternalError
 from stagejit.graph.ir import Op, Value
 from stagejit.graph.ops.elementwise import function_of
-from stagejit.graph.ops.splits import is_uneven, last_part
+from stagejit.graph.ops.moving.splits import is_uneven, last_part
 from stagejit.index.affine import Index
 from stagejit.machine import Machine
 

@@ -23,7 +23,7 @@ from stagejit.dispatch.forming.legality import refuse_order, refuse_rows
 from stagejit.dispatch.forming.state import State
 from stagejit.graph.dims import GatherDims
 from stagejit.graph.ir import Op, Value
-from stagejit.graph.ops.slices import pull_view
+from stagejit.graph.ops.moving.slices import pull_view
 from stagejit.index.coordinates import coordinates, keeps_row_major_order
 from stagejit.symbolic import Expr, at_most
 

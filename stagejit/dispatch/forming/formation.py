@@ -36,7 +36,7 @@ from stagejit.dispatch.forming.recompute import drop_what_is_cheap
 from stagejit.dispatch.forming.state import State
 from stagejit.dispatch.forming.stored import store_what_is_read
 from stagejit.dispatch.outputs import stored_outputs, without_reshapes
-from stagejit.dispatch.scalars import known_arguments
+from stagejit.dispatch.ranges.scalars import known_arguments
 from stagejit.errors import InternalError, UnsupportedOpError
 from stagejit.graph.ir import Graph, Op, Value, in_memory, is_free
 from stagejit.graph.ops.control import (
@@ -44,7 +44,7 @@ from stagejit.graph.ops.control import (
     destination_of,
     read_operands,
 )
-from stagejit.graph.ops.splits import is_uneven, last_part, sums_parts
+from stagejit.graph.ops.moving.splits import is_uneven, last_part, sums_parts
 from stagejit.index.bit_sets import bits
 from stagejit.index.coordinates import coordinates
 from stagejit.options import Options

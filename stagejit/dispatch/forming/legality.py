@@ -19,8 +19,8 @@ from stagejit.dispatch.forming import cost
 from stagejit.dispatch.forming.group import Group, Location, Place, Refusal
 from stagejit.dispatch.forming.state import State
 from stagejit.graph.ir import Op, Value
-from stagejit.graph.ops.slices import pull_view
-from stagejit.graph.ops.splits import is_uneven
+from stagejit.graph.ops.moving.slices import pull_view
+from stagejit.graph.ops.moving.splits import is_uneven
 from stagejit.index.affine import Index
 from stagejit.index.coordinates import coordinates, keeps_row_major_order, variables
 from stagejit.symbolic import at_most

@@ -7,10 +7,10 @@ waits for a device to learn an offset; one that is computed there stays a conser
 from __future__ import annotations
 
 from stagejit.dispatch.forming.state import State
-from stagejit.dispatch.scalars import Scalars
+from stagejit.dispatch.ranges.scalars import Scalars
 from stagejit.formulas import bare, renamed
 from stagejit.graph.ir import Op, Value
-from stagejit.graph.ops.slices import boxed
+from stagejit.graph.ops.moving.slices import boxed
 from stagejit.rewrites.driver import describe
 
 NAME = "host-offsets"

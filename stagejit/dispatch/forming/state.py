@@ -13,7 +13,7 @@ from collections.abc import Set as AbstractSet
 from stagejit.decisions import Decision
 from stagejit.dispatch.forming.chains import ends_of_chains
 from stagejit.dispatch.forming.group import Apart, Group, Location, Reach, Space
-from stagejit.dispatch.scalars import NOTHING, Scalars
+from stagejit.dispatch.ranges.scalars import NOTHING, Scalars
 from stagejit.graph.ir import Graph, Op, Value, in_memory
 from stagejit.graph.ops.control import updates_of
 from stagejit.index.coordinates import coordinates

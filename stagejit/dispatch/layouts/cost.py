@@ -21,9 +21,9 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from stagejit.dispatch.accesses import Walk, store_index
+from stagejit.dispatch.ranges.accesses import Walk, store_index
+from stagejit.dispatch.ranges.scalars import NOTHING
 from stagejit.dispatch.regions import Region, view_of
-from stagejit.dispatch.scalars import NOTHING
 from stagejit.graph.dims import ConvDims, WindowDims
 from stagejit.graph.ir import Op, Value
 from stagejit.graph.ops.axes import separate

@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 
 from stagejit.graph.dims import ConvDims
 from stagejit.graph.ir import Graph, Op, Value
-from stagejit.graph.ops.slices import pull_view
+from stagejit.graph.ops.moving.slices import pull_view
 from stagejit.index.affine import Affine, Var
 from stagejit.index.coordinates import coordinates, variables
 from stagejit.index.layout import Layout

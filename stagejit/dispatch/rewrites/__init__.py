@@ -18,10 +18,10 @@ from dataclasses import dataclass
 
 from stagejit.decisions import Decision
 from stagejit.dispatch.bodies import known_inside
+from stagejit.dispatch.ranges.scalars import known_arguments
 from stagejit.dispatch.regions import regions_of
 from stagejit.dispatch.rewrites import copies, inserts, limits, pads, placed
 from stagejit.dispatch.rewrites.views import Views
-from stagejit.dispatch.scalars import known_arguments
 from stagejit.dispatch.ties_verifier import verify_ties
 from stagejit.dispatch.verifier import verify_kinds
 from stagejit.errors import VerificationError

@@ -13,7 +13,7 @@ from stagejit.dispatch.in_place import refuse_updates
 from stagejit.dispatch.rewrites.views import Chain, Users, Views, is_passed, users_of, waits
 from stagejit.graph.ir import Op, Value
 from stagejit.graph.ops.dispatches import destination, parts_of
-from stagejit.graph.ops.views import behind_aliases
+from stagejit.graph.ops.moving.views import behind_aliases
 from stagejit.index.box import Box
 from stagejit.index.box_index import BoxIndex
 from stagejit.rewrites.driver import Log

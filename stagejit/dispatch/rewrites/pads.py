@@ -17,15 +17,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from stagejit.dispatch.accesses import Touch, reads_of
 from stagejit.dispatch.operands import operands_of, read_by
+from stagejit.dispatch.ranges.accesses import Touch, reads_of
 from stagejit.dispatch.rewrites.launch import Inputs, Launch, inputs_of, same
 from stagejit.dispatch.rewrites.views import Chain, Users, Views, places, users_of, waits
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.ops import build
 from stagejit.graph.ops.control import destination_of
 from stagejit.graph.ops.dispatches import anchor_of, evaluated, parts_of, written
-from stagejit.graph.ops.views import behind_aliases
+from stagejit.graph.ops.moving.views import behind_aliases
 from stagejit.index.box import Box
 from stagejit.index.box_index import BoxIndex
 from stagejit.rewrites.cloning import appended

@@ -11,8 +11,8 @@ from collections import Counter
 from collections.abc import Sequence
 from functools import partial
 
-from stagejit.dispatch.accesses import Touch, write_of
 from stagejit.dispatch.in_place import says_where
+from stagejit.dispatch.ranges.accesses import Touch, write_of
 from stagejit.dispatch.rewrites.launch import Inputs, Launch, inputs_of
 from stagejit.dispatch.rewrites.views import Users, Views, users_of
 from stagejit.graph.ir import Graph, Op, Value

@@ -18,7 +18,7 @@ from stagejit.dispatch.operands import read_by
 from stagejit.dispatch.rewrites.views import Views, users_of
 from stagejit.graph.ir import Op, Use, Value
 from stagejit.graph.ops.control import destination_of
-from stagejit.graph.ops.views import is_alias
+from stagejit.graph.ops.moving.views import is_alias
 from stagejit.index.box import Box
 
 _FARTHEST = 64  # updates that one moves in front of, and that are looked at for readers

@@ -10,18 +10,18 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import TypeGuard
 
-from stagejit.dispatch.accesses import Touch, reads_of, write_of
 from stagejit.dispatch.operands import read_by
 from stagejit.dispatch.outputs import donations
+from stagejit.dispatch.ranges.accesses import Touch, reads_of, write_of
+from stagejit.dispatch.ranges.scalars import NOTHING, Scalars
+from stagejit.dispatch.ranges.updates import updated_boxes
 from stagejit.dispatch.regions import Region, view_of
 from stagejit.dispatch.rewrites.launch import without_output
 from stagejit.dispatch.rewrites.order import Order
-from stagejit.dispatch.scalars import NOTHING, Scalars
-from stagejit.dispatch.updates import updated_boxes
 from stagejit.graph.ir import Graph, Op, Use, Value
 from stagejit.graph.ops.control import before, destination_of
 from stagejit.graph.ops.dispatches import parts_of, written
-from stagejit.graph.ops.views import behind_aliases, is_alias
+from stagejit.graph.ops.moving.views import behind_aliases, is_alias
 from stagejit.index.box import Box
 from stagejit.index.box_index import BoxIndex
 from stagejit.options import Options

@@ -31,7 +31,7 @@ transpose          x                           permutation: result dim i is oper
                                                permutation[i]
 reverse            x                           axes, ascending
 split_axis         x                           axis, shape, fill: parts of that axis, numbered by
-                                               axis 0, the last filled up; see `splits.py`
+                                               axis 0, the last filled up; see `moving/splits.py`
 extract_slice      x, *starts                  offsets, sizes (of the result), strides; an offset of
                                                None takes the next of `starts` (i32/i64 scalars),
                                                clamped as in JAX so that the box fits
@@ -117,18 +117,14 @@ from stagejit.graph.ops import (
     control,
     dispatches,
     elementwise,
-    encodings,
     foreign,
-    indexing,
     products,
     reductions,
-    slices,
     sorting,
     sources,
-    splits,
-    views,
     windows,
 )
+from stagejit.graph.ops.moving import encodings, indexing, slices, splits, views
 from stagejit.loc import UNKNOWN, Loc
 from stagejit.types import TensorType
 

@@ -28,7 +28,7 @@ from stagejit.graph.evaluator import Array, Evaluator
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.ops.axes import separate
 from stagejit.graph.ops.products import contract_type, contracted
-from stagejit.graph.syntax import attributes_text, joined, operands_text
+from stagejit.graph.text.syntax import attributes_text, joined, operands_text
 from stagejit.types import TensorType, bool_
 
 _LINEAR_IN_ONE = frozenset({"mul"})  # in either operand, the other one given

@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import Any
 
 from stagejit.graph.ir import Op
-from stagejit.graph.ops.slices import pull_view
+from stagejit.graph.ops.moving.slices import pull_view
 from stagejit.index.affine import Affine, Index, Var
 
 Axes = tuple[int | None, ...]

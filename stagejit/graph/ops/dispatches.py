@@ -24,9 +24,9 @@ from stagejit.graph.definition import Attrs, Names, OpDef, Types, define, requir
 from stagejit.graph.evaluator import Evaluator
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.ops.elementwise import function_of
-from stagejit.graph.ops.slices import boxed
-from stagejit.graph.syntax import Parts, joined
-from stagejit.graph.tokens import Line, Values
+from stagejit.graph.ops.moving.slices import boxed
+from stagejit.graph.text.syntax import Parts, joined
+from stagejit.graph.text.tokens import Line, Values
 from stagejit.index.box import Box
 from stagejit.types import TensorType
 

@@ -11,7 +11,7 @@ from stagejit.graph.definition import Attrs, OpDef, Types, define, require
 from stagejit.graph.evaluator import Array, Evaluator
 from stagejit.graph.functions import MAP_FUNCTIONS, element_flops
 from stagejit.graph.ir import Op
-from stagejit.graph.syntax import read_function, write_function
+from stagejit.graph.text.syntax import read_function, write_function
 from stagejit.types import TensorType, bool_
 
 _DTYPE = frozenset({"dtype"})

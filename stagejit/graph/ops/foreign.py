@@ -19,8 +19,8 @@ from stagejit.graph.definition import Attrs, OpDef, Types, define, states_its_ty
 from stagejit.graph.evaluator import Evaluator
 from stagejit.graph.ir import Op, Value
 from stagejit.graph.python_functions import TARGET, function_of
-from stagejit.graph.syntax import Parts, read_plain
-from stagejit.graph.tokens import Line, Values
+from stagejit.graph.text.syntax import Parts, read_plain
+from stagejit.graph.text.tokens import Line, Values
 from stagejit.types import TensorType, dtype_named
 
 

@@ -21,8 +21,8 @@ from stagejit.graph.definition import Attrs, OpDef, Types, define, require
 from stagejit.graph.dims import ConvDims, dilated
 from stagejit.graph.evaluator import Array, Evaluator
 from stagejit.graph.ir import Op
+from stagejit.graph.ops.moving.splits import present
 from stagejit.graph.ops.reductions import signed
-from stagejit.graph.ops.splits import present
 from stagejit.types import DType, TensorType, bool_, f32
 
 Axes = tuple[tuple[int, ...], tuple[int, ...]]  # of the left operand, of the right one

@@ -12,10 +12,10 @@ from stagejit.graph.definition import Attrs, OpDef, Types, define, require
 from stagejit.graph.evaluator import Array, Evaluator, accumulated
 from stagejit.graph.functions import CUMULATIVE_FUNCTIONS, REDUCE_FUNCTIONS, identity
 from stagejit.graph.ir import Op
-from stagejit.graph.ops.splits import present
-from stagejit.graph.ops.views import require_axes
-from stagejit.graph.syntax import Parts, read_function, write_function
-from stagejit.graph.tokens import Line, Values
+from stagejit.graph.ops.moving.splits import present
+from stagejit.graph.ops.moving.views import require_axes
+from stagejit.graph.text.syntax import Parts, read_function, write_function
+from stagejit.graph.text.tokens import Line, Values
 from stagejit.types import TensorType
 
 _ARG = ("argmax", "argmin")

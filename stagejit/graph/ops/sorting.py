@@ -15,7 +15,7 @@ import numpy as np
 from stagejit.graph.definition import Attrs, OpDef, Types, define, require
 from stagejit.graph.evaluator import Array, Evaluator
 from stagejit.graph.ir import Op
-from stagejit.graph.ops.views import require_axes
+from stagejit.graph.ops.moving.views import require_axes
 from stagejit.types import TensorType, i32
 
 LONGEST_ROW = 2**31  # positions are i32

@@ -17,7 +17,7 @@ from stagejit.graph.dims import WindowDims
 from stagejit.graph.evaluator import Array, Evaluator, accumulated
 from stagejit.graph.functions import WINDOW_FUNCTIONS, neutral
 from stagejit.graph.ir import Op
-from stagejit.graph.syntax import read_function, write_function
+from stagejit.graph.text.syntax import read_function, write_function
 from stagejit.types import TensorType, i32
 
 # Of two elements, whether the former stays chosen.

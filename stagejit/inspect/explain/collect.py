@@ -25,10 +25,10 @@ from stagejit.inspect.explain.notes import (
 )
 from stagejit.loc import Loc
 from stagejit.machine import Machine
-from stagejit.runtime import launching
+from stagejit.runtime.hosting import launching
+from stagejit.runtime.hosting.sites import inside
 from stagejit.runtime.modelled.kernels import Path
 from stagejit.runtime.modelled.model import Model, model_of
-from stagejit.runtime.sites import inside
 from stagejit.schedule.plan import Dispatch, Plan
 from stagejit.schedule.schedule import Run, Schedule, Step, Wave
 

@@ -10,7 +10,6 @@ from typing import cast
 
 from stagejit.decisions import Decision
 from stagejit.inspect.explain.glossary import glossary_of
-from stagejit.inspect.explain.lines import Block, blocks_of
 from stagejit.inspect.explain.notes import (
     Between,
     Chosen,
@@ -20,6 +19,7 @@ from stagejit.inspect.explain.notes import (
     Packed,
     Placement,
 )
+from stagejit.inspect.explain.rendering.lines import Block, blocks_of
 from stagejit.inspect.explain.schema import (
     BetweenData,
     ChoiceData,

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from stagejit.compat import callers_of
 from stagejit.decisions import path_inside
 from stagejit.dispatch.forming.apart import Reason
-from stagejit.dispatch.naming import Names, described, names_of, renamed
+from stagejit.dispatch.origins.naming import Names, described, names_of, renamed
+from stagejit.dispatch.origins.whereabouts import Whereabouts
 from stagejit.dispatch.regions import Region
-from stagejit.dispatch.whereabouts import Whereabouts
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.inspect.explain.notes import Because, Between, Home
 from stagejit.loc import Loc

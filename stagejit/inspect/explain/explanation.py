@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from stagejit.inspect.explain.compilations import data_of_past
 from stagejit.inspect.explain.data import data_of
 from stagejit.inspect.explain.notes import Facts
+from stagejit.inspect.explain.rendering.compilations import data_of_past
+from stagejit.inspect.explain.rendering.text import text_of
+from stagejit.inspect.explain.rendering.web import fragment_of, page_of
 from stagejit.inspect.explain.schema import SCHEMA, ExplanationData
-from stagejit.inspect.explain.text import text_of
-from stagejit.inspect.explain.web import fragment_of, page_of
 from stagejit.inspect.explain.what_if import data_of_worths
 from stagejit.inspect.explain.why import why
 

@@ -16,7 +16,7 @@ import jax
 import numpy as np
 
 from stagejit.options import Options
-from stagejit.runtime import seams
+from stagejit.runtime.lowering import seams
 
 _settled: Any = jax.block_until_ready
 _WARM_UP = 2

@@ -1,8 +1,8 @@
 """What `explain` says, as plain data: notes, each at a line of the user's, and `Facts`, all of
 them.
 
-Input: made by `collect.py`. Output: read by `text.py`, `web.py` and `data.py`. Invariant: strings
-and numbers only, so that keeping an explanation keeps no graph and no array alive. Sizes are bytes,
+Input: made by `collect.py`. Output: read by `rendering/` and `data.py`. Invariant: strings and
+numbers only, so that keeping an explanation keeps no graph and no array alive. Sizes are bytes,
 times seconds of a model of the machine; a size that depends on symbolic sizes is a formula that
 counts as a number.
 """
@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from stagejit.decisions import Decision
 from stagejit.inspect.explain.what_if import Worth
 from stagejit.loc import UNKNOWN, Loc
-from stagejit.runtime.compile_times import CompileTimes
-from stagejit.runtime.history import Past
+from stagejit.runtime.compilations.compile_times import CompileTimes
+from stagejit.runtime.compilations.history import Past
 from stagejit.schedule.memory.peak import Peak
 
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from stagejit.inspect.page import Markup
-from stagejit.inspect.pictures import svg
 from stagejit.inspect.pictures.dispatches import label_of
-from stagejit.inspect.pictures.repeats import parts_of
+from stagejit.inspect.pictures.drawing import svg
+from stagejit.inspect.pictures.drawing.repeats import parts_of
 from stagejit.inspect.pictures.words import line_of
 from stagejit.schedule.plan import Plan
 

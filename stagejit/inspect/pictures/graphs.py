@@ -12,10 +12,10 @@ from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from stagejit.graph.ir import Graph, Op, Value
-from stagejit.graph.literals import element_text
 from stagejit.graph.printer import op_text, value_names
+from stagejit.graph.text.literals import element_text
 from stagejit.inspect.page import item, joined
-from stagejit.inspect.pictures.nodes import Edge, Line, Node, draw
+from stagejit.inspect.pictures.drawing.nodes import Edge, Line, Node, draw
 from stagejit.inspect.pictures.picture import Panel
 from stagejit.inspect.pictures.words import color_of, key_of, line_of, short
 from stagejit.loc import Loc

@@ -15,8 +15,8 @@ from stagejit.errors import OptionsError
 from stagejit.inspect import page
 from stagejit.inspect.files import write
 from stagejit.inspect.page import Markup, Section, joined
-from stagejit.inspect.pictures import svg
-from stagejit.inspect.pictures.svg import Drawing
+from stagejit.inspect.pictures.drawing import svg
+from stagejit.inspect.pictures.drawing.svg import Drawing
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,9 @@ from itertools import pairwise
 from stagejit.decisions import Decision
 from stagejit.graph.ir import Graph, Value
 from stagejit.inspect.page import Markup, item, joined, table
-from stagejit.inspect.pictures import svg
+from stagejit.inspect.pictures.drawing import svg
+from stagejit.inspect.pictures.drawing.nodes import WIDEST, Drawn, Edge, Node, draw
 from stagejit.inspect.pictures.graphs import Nodes
-from stagejit.inspect.pictures.nodes import WIDEST, Drawn, Edge, Node, draw
 from stagejit.inspect.pictures.picture import Panel
 from stagejit.inspect.pictures.words import line_of
 from stagejit.numbers import counted

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from stagejit.codegen.generate import Generated
 from stagejit.inspect.pictures.dispatches import copies_of
-from stagejit.inspect.pictures.gantt import Bar, Gantt, Link
+from stagejit.inspect.pictures.drawing.gantt import Bar, Gantt, Link
 from stagejit.inspect.pictures.words import color_of, line_of
 from stagejit.machine import Machine
 from stagejit.numbers import counted, seconds_text

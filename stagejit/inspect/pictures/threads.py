@@ -14,7 +14,7 @@ from stagejit.codegen.generate import Generated
 from stagejit.codegen.target import Target
 from stagejit.dispatch.regions import Region
 from stagejit.inspect.pictures.dispatches import barrier_text, copies_of
-from stagejit.inspect.pictures.gantt import Bar, Gantt, Join
+from stagejit.inspect.pictures.drawing.gantt import Bar, Gantt, Join
 from stagejit.inspect.pictures.words import color_of, line_of
 from stagejit.numbers import seconds_text
 from stagejit.runtime.modelled.kernels import Modelled

@@ -12,7 +12,7 @@ from stagejit.inspect.page import table
 from stagejit.inspect.pictures import streams as gpu
 from stagejit.inspect.pictures import threads as cpu
 from stagejit.inspect.pictures.dispatches import body_title
-from stagejit.inspect.pictures.gantt import Gantt
+from stagejit.inspect.pictures.drawing.gantt import Gantt
 from stagejit.inspect.pictures.picture import Panel
 from stagejit.inspect.pictures.words import color_of, key_of
 from stagejit.numbers import counted, seconds_text

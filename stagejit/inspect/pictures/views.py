@@ -16,7 +16,8 @@ from stagejit.dispatch.regions import Region
 from stagejit.graph.ir import Graph
 from stagejit.inspect import page
 from stagejit.inspect.page import Markup, Section
-from stagejit.inspect.pictures import dispatches, graphs, memory, svg, timeline
+from stagejit.inspect.pictures import dispatches, graphs, memory, timeline
+from stagejit.inspect.pictures.drawing import svg
 from stagejit.inspect.pictures.picture import Picture
 from stagejit.inspect.pictures.rewrites import Recorder
 from stagejit.inspect.pictures.streams import Streams

@@ -10,7 +10,7 @@ import linecache
 from collections.abc import Iterable
 
 from stagejit.inspect.page import Markup, element, joined
-from stagejit.inspect.pictures import svg
+from stagejit.inspect.pictures.drawing import svg
 from stagejit.loc import Loc
 
 _COLORS = {

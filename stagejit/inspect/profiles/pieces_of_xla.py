@@ -23,8 +23,8 @@ from stagejit.inspect.profiles.rows import OUTSIDE, XLA, DispatchTimes
 from stagejit.loc import UNKNOWN
 from stagejit.runtime.cpu.loader import LoadedProgram
 from stagejit.runtime.cpu.recording import Clock, Event, ProgramTimes
-from stagejit.runtime.sites import Site
-from stagejit.runtime.staged import DelegatedEquation, NativeCall, Reshape, Staged
+from stagejit.runtime.hosting.sites import Site
+from stagejit.runtime.lowering.staged import DelegatedEquation, NativeCall, Reshape, Staged
 
 _Pair = tuple[str, str]  # names of programs
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from stagejit.runtime.cpu.encoding import places_of
 from stagejit.runtime.cpu.recording import Event, ProgramTimes
-from stagejit.runtime.program import HostProgram, Parallel
+from stagejit.runtime.hosting.program import HostProgram, Parallel
 
 
 def extremes(times: ProgramTimes) -> Mapping[int, tuple[float, float]]:

@@ -23,10 +23,10 @@ from stagejit.inspect.profiles.regions import extremes
 from stagejit.loc import UNKNOWN, Loc
 from stagejit.runtime.cpu.encoding import chunk_count, places_of
 from stagejit.runtime.cpu.recording import Clock, ProgramTimes, Slot, job_of
+from stagejit.runtime.hosting.program import HostProgram, Iterations, Launch, Parallel, Step, walk
+from stagejit.runtime.hosting.program_steps import Call, Copy, Store
+from stagejit.runtime.hosting.sites import NOWHERE
 from stagejit.runtime.peaks import Peaks
-from stagejit.runtime.program import HostProgram, Iterations, Launch, Parallel, Step, walk
-from stagejit.runtime.program_steps import Call, Copy, Store
-from stagejit.runtime.sites import NOWHERE
 
 FORK_JOIN, HOST, XLA, GPU = "fork-join", "host", "xla", "gpu"
 OUTSIDE = "outside of calls"

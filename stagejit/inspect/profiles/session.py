@@ -24,11 +24,11 @@ from stagejit.inspect.profiles.pieces_of_xla import gaps, outside, rows_of_gaps
 from stagejit.inspect.profiles.rows import DispatchTimes, merged, rows_of
 from stagejit.inspect.profiles.spans import Span, spans_of
 from stagejit.inspect.profiles.taken import Taken
-from stagejit.runtime.compile_times import CompileTimes, noting
+from stagejit.runtime.compilations.compile_times import CompileTimes, noting
 from stagejit.runtime.cpu import recording
 from stagejit.runtime.cpu.loader import recorder
 from stagejit.runtime.cuda.programs import timing
-from stagejit.runtime.embedding import staged_functions
+from stagejit.runtime.lowering.embedding import staged_functions
 from stagejit.runtime.peaks import Peaks, of_this_machine
 from stagejit.runtime.waiting import wait_for_calls
 

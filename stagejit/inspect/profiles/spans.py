@@ -13,7 +13,7 @@ from stagejit.inspect.profiles.rows import steps_at
 from stagejit.loc import UNKNOWN, Loc
 from stagejit.runtime.cpu.encoding import places_of
 from stagejit.runtime.cpu.recording import Clock, ProgramTimes
-from stagejit.runtime.program import Parallel
+from stagejit.runtime.hosting.program import Parallel
 
 
 @dataclass(frozen=True)

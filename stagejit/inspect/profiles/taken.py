@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from stagejit.inspect.profiles.rows import DispatchTimes
 from stagejit.inspect.profiles.spans import Span
-from stagejit.runtime.compile_times import CompileTimes
+from stagejit.runtime.compilations.compile_times import CompileTimes
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ import numpy as np
 from stagejit.graph.ir import Op, Value
 from stagejit.graph.ops.attention import is_number
 from stagejit.graph.ops.elementwise import function_of
-from stagejit.graph.ops.slices import pull_view
+from stagejit.graph.ops.moving.slices import pull_view
 from stagejit.index.affine import Affine, Index
 from stagejit.index.coordinates import coordinates
 

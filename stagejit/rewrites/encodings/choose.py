@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.ops import build
-from stagejit.graph.ops.splits import is_uneven
+from stagejit.graph.ops.moving.splits import is_uneven
 from stagejit.index.encoding import Encoding
 from stagejit.rewrites.driver import Log
 from stagejit.rewrites.encodings.products import encodings_of, refuse

@@ -17,7 +17,7 @@ from dataclasses import replace
 
 from stagejit.graph.ir import Op, Value
 from stagejit.graph.ops import build
-from stagejit.graph.ops.slices import pull_view
+from stagejit.graph.ops.moving.slices import pull_view
 from stagejit.index.affine import Affine
 from stagejit.index.coordinates import coordinates
 from stagejit.index.encoding import Encoding

@@ -20,7 +20,7 @@ from weakref import WeakKeyDictionary
 
 from stagejit.graph.ir import Graph, Op, Value, is_free
 from stagejit.graph.ops import build
-from stagejit.graph.ops.slices import known_box
+from stagejit.graph.ops.moving.slices import known_box
 from stagejit.index.box import Box, ends_meet
 from stagejit.index.box_index import cover
 from stagejit.rewrites.driver import Log

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.ops import build
-from stagejit.graph.ops.slices import known_box, pull_view
+from stagejit.graph.ops.moving.slices import known_box, pull_view
 from stagejit.index.box import Box
 from stagejit.index.coordinates import coordinates, keeps_row_major_order
 from stagejit.rewrites.driver import Outcome, declined, rewrite

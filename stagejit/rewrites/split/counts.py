@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from stagejit.graph.dims import ConvDims
 from stagejit.graph.ir import Op
-from stagejit.graph.ops.splits import sums_parts, tile_of
+from stagejit.graph.ops.moving.splits import sums_parts, tile_of
 from stagejit.machine import Machine
 
 _PARTS_PER_CORE = 16

@@ -7,7 +7,7 @@ agree on the names; nothing changes a placed code, so any number of threads may 
 A code is a header, the steps, then constants. A step is its kind, its size in bytes, where the row
 of its addresses begins, the references whose addresses are stored when it runs (their count, then
 of each: entry, base, offset, count of strides, strides), then what its kind needs: see
-`interpreter.py`. Bases are the call's arguments and results, then the arena and
+`native/interpreter.py`. Bases are the call's arguments and results, then the arena and
 the fault word, then the weights.
 
 Note [Rows]: what is in a loop has a row of its own among the entries, which stays as long as the
@@ -28,12 +28,12 @@ from typing import Any, assert_never
 import numpy as np
 
 from stagejit.machine import FRESH_FROM_NBYTES
-from stagejit.runtime.cpu import foreign, interpreter, support
-from stagejit.runtime.cpu.checks import BEHIND_NOTE, words_of
-from stagejit.runtime.cpu.frame import HEADER
-from stagejit.runtime.cpu.interpreter import KINDS
-from stagejit.runtime.objects.object_cache import digest
-from stagejit.runtime.program import (
+from stagejit.runtime.cpu import foreign
+from stagejit.runtime.cpu.nans.checks import BEHIND_NOTE, words_of
+from stagejit.runtime.cpu.native import interpreter, support
+from stagejit.runtime.cpu.native.frame import HEADER
+from stagejit.runtime.cpu.native.interpreter import KINDS
+from stagejit.runtime.hosting.program import (
     Check,
     Clear,
     HostProgram,
@@ -44,7 +44,8 @@ from stagejit.runtime.program import (
     verify,
     walk,
 )
-from stagejit.runtime.program_steps import Branch, BufferRef, Call, Copy, Loop, Store, While
+from stagejit.runtime.hosting.program_steps import Branch, BufferRef, Call, Copy, Loop, Store, While
+from stagejit.runtime.objects.object_cache import digest
 from stagejit.schedule.memory.packing import LINE_NBYTES, aligned
 
 TABLE = "table of weights"  # the symbol of that of a program
@@ -383,7 +384,7 @@ class _Encoder:
         return made
 
     def _region(self, launches: Sequence[Launch]) -> _Items:
-        """The table of jobs, see `support.py`; those without items are left out."""
+        """The table of jobs, see `native/support.py`; those without items are left out."""
         refs, jobs, chunks = list[BufferRef](), _Items(), 0
         launched = tuple(launch for launch in launches if launch.total)
         for launch in launched:

@@ -19,7 +19,7 @@ from stagejit.errors import InternalError
 from stagejit.graph.python_functions import TARGET
 from stagejit.runtime import ffi_abi as abi
 from stagejit.runtime.cpu import python_calls
-from stagejit.runtime.program_steps import Call
+from stagejit.runtime.hosting.program_steps import Call
 from stagejit.types import dtype_named
 
 _ARGS, _RESULTS = abi.FRAME_ARGS - abi.TABLE_ITEMS, abi.FRAME_RESULTS - abi.TABLE_ITEMS

@@ -16,15 +16,15 @@ from stagejit.codegen.target import Target
 from stagejit.dispatch.regions import Region
 from stagejit.errors import InternalError
 from stagejit.options import Options
-from stagejit.runtime import program as host
-from stagejit.runtime import program_steps
-from stagejit.runtime.cpu.checking import Checking, name_of
+from stagejit.runtime.cpu.nans.checking import Checking, name_of
+from stagejit.runtime.hosting import program as host
+from stagejit.runtime.hosting import program_steps
+from stagejit.runtime.hosting.launching import grain_of, launching
+from stagejit.runtime.hosting.program import HostProgram, Launch, Parallel
+from stagejit.runtime.hosting.program_steps import BufferRef
 from stagejit.runtime.hosting.scopes import Scope, moved, places_of_run
+from stagejit.runtime.hosting.sites import Sites
 from stagejit.runtime.hosting.steps import Hosting
-from stagejit.runtime.launching import grain_of, launching
-from stagejit.runtime.program import HostProgram, Launch, Parallel
-from stagejit.runtime.program_steps import BufferRef
-from stagejit.runtime.sites import Sites
 from stagejit.schedule.schedule import Run, Schedule, Step, Wave
 
 _SCRATCH_FAULT = "left its scratch, or read there what it had not written"

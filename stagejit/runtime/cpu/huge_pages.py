@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from stagejit.runtime.cpu.arenas import HUGE_PAGE_NBYTES
+from stagejit.runtime.cpu.native.arenas import HUGE_PAGE_NBYTES
 
 FEWEST_NBYTES = 16 << 20  # of all arrays: fewer are read from a cache, or soon
 _GAP_NBYTES = 64 << 10  # between arrays that share a page: what allocators put there

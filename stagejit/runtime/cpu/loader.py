@@ -26,15 +26,16 @@ import numpy as np
 from stagejit.errors import InternalError, StagejitError
 from stagejit.graph import python_functions
 from stagejit.locks import new_lock
-from stagejit.runtime import seams
-from stagejit.runtime.cpu import entry, foreign, support
+from stagejit.runtime.cpu import foreign
 from stagejit.runtime.cpu.encoding import TABLE, Code, encoded, named_for
+from stagejit.runtime.cpu.native import entry, support
 from stagejit.runtime.cpu.recording import Log, Logged, Recorder
 from stagejit.runtime.cpu.weights import Table
-from stagejit.runtime.ffi_calls import Layouts, ffi_call
+from stagejit.runtime.hosting.program import HostProgram
+from stagejit.runtime.lowering import seams
+from stagejit.runtime.lowering.ffi_calls import Layouts, ffi_call
 from stagejit.runtime.objects.engine import Module, engine, machine
 from stagejit.runtime.objects.object_cache import ObjectCache
-from stagejit.runtime.program import HostProgram
 
 TARGET = "stagejit"
 _STATE_TYPE = "stagejit_program"

@@ -17,8 +17,9 @@ from typing import Any
 import numpy as np
 
 from stagejit.locks import new_lock
-from stagejit.runtime.cpu import encoding, entry, stamps, support
-from stagejit.runtime.program import HostProgram, Iterations
+from stagejit.runtime.cpu import encoding
+from stagejit.runtime.cpu.native import entry, stamps, support
+from stagejit.runtime.hosting.program import HostProgram, Iterations
 
 EVENTS = 1 << 14  # of each thread of a program, the last ones
 _CALIBRATION_SECONDS = 0.02

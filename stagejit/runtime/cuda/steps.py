@@ -18,7 +18,7 @@ from stagejit.runtime.cuda.programs.ordering import verify_order
 from stagejit.runtime.cuda.programs.program import CudaProgram, as_text
 from stagejit.runtime.cuda.programs.program import verify as _verify
 from stagejit.runtime.cuda.xla_calls import StreamProgram
-from stagejit.runtime.staged import NativeCall, Staged
+from stagejit.runtime.lowering.staged import NativeCall, Staged
 from stagejit.schedule.plan import Plan
 
 __all__ = [

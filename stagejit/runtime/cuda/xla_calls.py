@@ -39,7 +39,7 @@ from stagejit.runtime import ffi_abi as abi
 from stagejit.runtime.cuda.driver import Array
 from stagejit.runtime.cuda.drivers import driver_of
 from stagejit.runtime.cuda.programs.executor import Executable, Loaded, Placed
-from stagejit.runtime.ffi_calls import Layouts, ffi_call
+from stagejit.runtime.lowering.ffi_calls import Layouts, ffi_call
 from stagejit.schedule.memory.packing import aligned
 from stagejit.types import TensorType, dtype_named
 

@@ -1,1 +1,3 @@
-"""From a schedule to the steps of a program, on any target. To read: `steps.py`, `scopes.py`."""
+"""The host program of any target, and how a schedule becomes its steps. To read: `program.py`,
+`program_steps.py`, `steps.py`, `scopes.py`.
+"""

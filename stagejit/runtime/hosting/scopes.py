@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from stagejit.errors import InternalError
-from stagejit.runtime.program_steps import BufferRef
+from stagejit.runtime.hosting.program_steps import BufferRef
 from stagejit.schedule.plan import Binding, Body, Buffer
 from stagejit.schedule.schedule import Run, Schedule
 

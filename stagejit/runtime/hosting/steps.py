@@ -15,10 +15,10 @@ from typing import Generic, TypeVar
 from stagejit.errors import InternalError
 from stagejit.graph.ir import Value
 from stagejit.graph.ops.foreign import handler_types
-from stagejit.graph.ops.views import behind_aliases
-from stagejit.runtime import program_steps, sites
+from stagejit.graph.ops.moving.views import behind_aliases
+from stagejit.runtime.hosting import program_steps, sites
+from stagejit.runtime.hosting.program_steps import BufferRef, ForeignArray
 from stagejit.runtime.hosting.scopes import Pass, Scope, bound, inside, moved
-from stagejit.runtime.program_steps import BufferRef, ForeignArray
 from stagejit.schedule.plan import exchanged
 from stagejit.schedule.schedule import Run, Step
 from stagejit.types import TensorType

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from stagejit.codegen.kernel import Kernel
 from stagejit.codegen.target import Target
 from stagejit.machine import CALL_SECONDS, Machine
-from stagejit.runtime import launching
+from stagejit.runtime.hosting import launching
 
 # Of a dispatch: its name, behind those of the loops and branches around it and the numbers of their
 # bodies, as ("loop.1", 0, "map.2").

@@ -26,8 +26,8 @@ from stagejit.runtime.cuda.programs.program import (
     While,
     bodies,
 )
+from stagejit.runtime.hosting.program_steps import Loop
 from stagejit.runtime.modelled.kernels import Modelled, Path, launch_seconds
-from stagejit.runtime.program_steps import Loop
 
 
 @dataclass(frozen=True)

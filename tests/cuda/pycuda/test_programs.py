@@ -18,7 +18,7 @@ from jax import lax
 
 import stagejit
 from stagejit.codegen.cuda.contract import kernel as policy
-from stagejit.codegen.cuda.contract.warpgroup_tile import GroupTile
+from stagejit.codegen.cuda.contract.tensor_cores.warpgroup_tile import GroupTile
 from stagejit.options import Options
 from stagejit.runtime.cuda.driver import Event, Stream
 from stagejit.runtime.cuda.drivers import using

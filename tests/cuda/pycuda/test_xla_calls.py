@@ -25,7 +25,7 @@ from stagejit.runtime.cuda import xla_calls
 from stagejit.runtime.cuda.drivers import using
 from stagejit.runtime.cuda.pycuda import PyCudaDriver
 from stagejit.runtime.cuda.xla_calls import StreamProgram, handler
-from stagejit.runtime.staged import NativeCall, Request
+from stagejit.runtime.lowering.staged import NativeCall, Request
 from tests.cuda.pycuda.conftest import Device
 from tests.runtime.cuda.decided import DECIDED, exact, is_close
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from stagejit.dispatch.ranges.scalars import known_arguments
 from stagejit.dispatch.regions import regions_of
 from stagejit.dispatch.rewrites.views import Views
-from stagejit.dispatch.scalars import known_arguments
 from stagejit.dispatch.ties_verifier import verify_ties
 from stagejit.graph.interpreter import interpret
 from stagejit.graph.ir import Graph

@@ -22,10 +22,10 @@ import stagejit
 from stagejit.bench.workloads import WORKLOADS
 from stagejit.inspect.explain import Explanation
 from stagejit.inspect.explain.glossary import glossary_of, meaning_of
-from stagejit.inspect.explain.lines import THE_PROGRAM, blocks_of
 from stagejit.inspect.explain.notes import Between, Facts, Note
+from stagejit.inspect.explain.rendering.lines import THE_PROGRAM, blocks_of
+from stagejit.inspect.explain.rendering.wording import moot_of, said_of
 from stagejit.inspect.explain.schema import ExplanationData
-from stagejit.inspect.explain.wording import moot_of, said_of
 from stagejit.pipeline import Compilation
 from stagejit.schedule.plan import Plan
 from tests.inspect.pages import rows_of

@@ -18,9 +18,9 @@ import stagejit
 from stagejit.bench import cli
 from stagejit.decisions import Decision
 from stagejit.inspect.explain import Explanation
-from stagejit.inspect.explain.lines import blocks_of
 from stagejit.inspect.explain.notes import PartOf
-from stagejit.inspect.explain.wording import ops_text
+from stagejit.inspect.explain.rendering.lines import blocks_of
+from stagejit.inspect.explain.rendering.wording import ops_text
 from stagejit.loc import Loc
 from stagejit.options import Options
 from tests.inspect.pages import rows_of

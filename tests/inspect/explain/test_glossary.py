@@ -22,7 +22,7 @@ from stagejit.inspect.explain.glossary import (
     whole_glossary,
 )
 from stagejit.options import SWITCHES
-from stagejit.runtime import embedding
+from stagejit.runtime.lowering import embedding
 from stagejit.trace import delegation
 from tests.inspect.explain.sites import Site, sites, texts_in
 

@@ -16,10 +16,10 @@ import pytest
 from jax.experimental.layout import Format, Layout
 
 import stagejit
-from stagejit.inspect.explain.compilations import steps_of
+from stagejit.inspect.explain.rendering.compilations import steps_of
 from stagejit.options import Options
-from stagejit.runtime.compile_times import CompileTimes
-from stagejit.runtime.history import KEPT, Compiled, Past
+from stagejit.runtime.compilations.compile_times import CompileTimes
+from stagejit.runtime.compilations.history import KEPT, Compiled, Past
 
 X8, X9 = np.ones(8, np.float32), np.ones(9, np.float32)
 

@@ -17,7 +17,7 @@ import stagejit
 from stagejit.errors import OptionsError
 from stagejit.inspect.explain import Explanation
 from stagejit.inspect.explain.notes import Facts, Launched
-from stagejit.inspect.explain.text import text_of
+from stagejit.inspect.explain.rendering.text import text_of
 from stagejit.loc import Loc
 from stagejit.options import Options
 from tests.left import left

@@ -15,8 +15,8 @@ import pytest
 
 import stagejit
 from stagejit.errors import OptionsError, UnsupportedOpError
-from stagejit.inspect.pictures import gantt
-from stagejit.inspect.pictures.nodes import MOST, Edge, Line, Node, draw
+from stagejit.inspect.pictures.drawing import gantt
+from stagejit.inspect.pictures.drawing.nodes import MOST, Edge, Line, Node, draw
 from stagejit.inspect.pictures.views import NAMES
 from stagejit.schedule.memory import lifetimes
 from stagejit.schedule.parser import parse_plan

@@ -29,8 +29,8 @@ from stagejit.inspect.profiles.pieces_of_xla import outside
 from stagejit.inspect.profiles.rows import FORK_JOIN, HOST, XLA
 from stagejit.runtime.cpu import recording
 from stagejit.runtime.cpu.recording import Clock, Event, ProgramTimes, Slot
+from stagejit.runtime.hosting.program import HostProgram
 from stagejit.runtime.peaks import Peaks
-from stagejit.runtime.program import HostProgram
 
 PEAKS = Peaks(2, 100.0, 50.0, 10.0, 10.0, 512)
 

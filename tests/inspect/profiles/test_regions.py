@@ -7,8 +7,8 @@ import pytest
 from stagejit.inspect.profiles.rows import FORK_JOIN, HOST, rows_of
 from stagejit.runtime.cpu.encoding import places_of
 from stagejit.runtime.cpu.recording import Clock, Event, ProgramTimes, Slot
-from stagejit.runtime.program import HostProgram, Launch, Parallel
-from stagejit.runtime.sites import Site
+from stagejit.runtime.hosting.program import HostProgram, Launch, Parallel
+from stagejit.runtime.hosting.sites import Site
 
 CLOCK = Clock(0, 0.0, 1.0)
 LAUNCHES = tuple(Launch(f"k{n}", (), total=4, parallel=True, site=n) for n in (0, 1))

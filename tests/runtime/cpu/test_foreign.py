@@ -9,8 +9,8 @@ import pytest
 from stagejit.compat import foreign_address
 from stagejit.errors import InternalError
 from stagejit.runtime.cpu.loader import load_program
-from stagejit.runtime.program import HostProgram, Iterations, as_text, verify
-from stagejit.runtime.program_steps import BufferRef, Call, ForeignArray
+from stagejit.runtime.hosting.program import HostProgram, Iterations, as_text, verify
+from stagejit.runtime.hosting.program_steps import BufferRef, Call, ForeignArray
 
 UPPER = (("uplo", "u8", ord("U")),)
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from stagejit.runtime.cpu.arenas import HUGE_PAGE_NBYTES as PAGE
 from stagejit.runtime.cpu.huge_pages import FEWEST_NBYTES, put_on_huge_pages, whole_pages
+from stagejit.runtime.cpu.native.arenas import HUGE_PAGE_NBYTES as PAGE
 
 
 @pytest.mark.parametrize(

@@ -21,10 +21,10 @@ from jax.experimental.serialize_executable import deserialize_and_load, serializ
 
 import stagejit
 from stagejit.runtime.cpu import loader
+from stagejit.runtime.hosting.program import HostProgram, Launch
+from stagejit.runtime.hosting.program_steps import BufferRef
 from stagejit.runtime.objects.code_memory import code_memory
 from stagejit.runtime.objects.engine import engine
-from stagejit.runtime.program import HostProgram, Launch
-from stagejit.runtime.program_steps import BufferRef
 
 X = np.linspace(0, 1, 24, dtype=np.float32)
 _numbers = itertools.count(1)

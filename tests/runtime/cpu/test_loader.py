@@ -18,8 +18,8 @@ import pytest
 import stagejit
 from stagejit.errors import InternalError
 from stagejit.runtime.cpu.loader import call_count, load_program, loaded_programs, trim_arenas
-from stagejit.runtime.program import HostProgram, Launch
-from stagejit.runtime.program_steps import BufferRef
+from stagejit.runtime.hosting.program import HostProgram, Launch
+from stagejit.runtime.hosting.program_steps import BufferRef
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 

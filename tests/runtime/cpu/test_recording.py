@@ -11,8 +11,9 @@ import pytest
 
 import stagejit
 from stagejit.codegen.target import Target
-from stagejit.runtime.cpu import encoding, stamps, support
+from stagejit.runtime.cpu import encoding
 from stagejit.runtime.cpu.loader import recorder
+from stagejit.runtime.cpu.native import stamps, support
 from stagejit.runtime.cpu.recording import clock
 
 

@@ -24,7 +24,7 @@ from stagejit.runtime.cuda.programs.program import (
     While,
     walk,
 )
-from stagejit.runtime.program_steps import Loop
+from stagejit.runtime.hosting.program_steps import Loop
 
 EMULATED = Options(target="cuda-emulated", verify=True)
 

@@ -19,7 +19,7 @@ from stagejit.codegen.target import Target
 from stagejit.decisions import path_inside
 from stagejit.explaining import explanation_of, totals_of
 from stagejit.inspect.pictures import streams, threads, views
-from stagejit.inspect.pictures.gantt import Bar
+from stagejit.inspect.pictures.drawing.gantt import Bar
 from stagejit.inspect.profiles.rows import DispatchTimes
 from stagejit.machine import CALL_SECONDS, Machine
 from stagejit.numbers import seconds_text

@@ -25,7 +25,7 @@ from stagejit.codegen.ir.nodes import I1
 from stagejit.codegen.ir.nodes import Value as Register
 from stagejit.graph.ir import Op, Value
 from stagejit.graph.ops.elementwise import function_of
-from stagejit.graph.ops.slices import pull_view
+from stagejit.graph.ops.moving.slices import pull_view
 from stagejit.index.affine import Affine, Index, Var
 
 Corners = Mapping[Var, tuple[Register, Register]]  # the first and the last position of a tile

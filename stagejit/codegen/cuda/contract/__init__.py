@@ -2,6 +2,5 @@
 `operands.py` (an element of an operand), `single.py` (a thread for each sum), `dots.py` (some
 threads of a warp for each), `sides.py` and `numbers.py` (rows, columns and steps), `staging.py`
 (operands on their way to shared memory), `tiled.py` (the turns of a block), `registers.py` with
-`tile.py`, `fragments.py` with `warp_tile.py`, `warpgroup.py` with `warpgroup_tile.py` (who
-multiplies, and what that costs), `kernel.py`.
+`tile.py`, `tensor_cores/` (who multiplies, and what that costs), `kernel.py`.
 """

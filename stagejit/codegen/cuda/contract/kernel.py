@@ -14,25 +14,25 @@ from stagejit.codegen.closed import ClosedRegion
 from stagejit.codegen.contraction.walk import nests_of
 from stagejit.codegen.costs import region_seconds
 from stagejit.codegen.cuda.contract.dots import Dot, DotSums, dot_seconds, dots
-from stagejit.codegen.cuda.contract.fragments import FragmentSums
 from stagejit.codegen.cuda.contract.plan import Plan, plan_of
 from stagejit.codegen.cuda.contract.registers import RegisterSums
 from stagejit.codegen.cuda.contract.sides import Sides, sides_of
 from stagejit.codegen.cuda.contract.single import SingleSums, single_seconds
-from stagejit.codegen.cuda.contract.tile import Tile, fits, tile_seconds, tiles
-from stagejit.codegen.cuda.contract.warp_tile import (
+from stagejit.codegen.cuda.contract.tensor_cores.fragments import FragmentSums
+from stagejit.codegen.cuda.contract.tensor_cores.warp_tile import (
     WarpTile,
     warp_tile_fits,
     warp_tile_seconds,
     warp_tiles,
 )
-from stagejit.codegen.cuda.contract.warpgroup import WarpgroupSums
-from stagejit.codegen.cuda.contract.warpgroup_tile import (
+from stagejit.codegen.cuda.contract.tensor_cores.warpgroup import WarpgroupSums
+from stagejit.codegen.cuda.contract.tensor_cores.warpgroup_tile import (
     GroupTile,
     group_tile_fits,
     group_tile_seconds,
     group_tiles,
 )
+from stagejit.codegen.cuda.contract.tile import Tile, fits, tile_seconds, tiles
 from stagejit.codegen.cuda.device import Device
 from stagejit.codegen.cuda.kernels import grid_kernel
 from stagejit.codegen.cuda.threads import ThreadEmitter

@@ -32,8 +32,8 @@ from stagejit.runtime.cuda.programs.holding import Held
 from stagejit.runtime.cuda.programs.program import CudaProgram, Launch, Step, bodies
 from stagejit.runtime.cuda.programs.queueing import Addresses, Parts, Queueing
 from stagejit.runtime.cuda.programs.timing import Path
-from stagejit.runtime.program_steps import BufferRef, Loop
-from stagejit.runtime.sites import Site
+from stagejit.runtime.hosting.program_steps import BufferRef, Loop
+from stagejit.runtime.hosting.sites import Site
 from stagejit.types import TensorType
 
 _MOST_GRAPHS = 4  # of a program

@@ -29,7 +29,6 @@ from stagejit.dispatch.regions import Region
 from stagejit.errors import InternalError
 from stagejit.graph.ir import Value
 from stagejit.options import Options
-from stagejit.runtime import program_steps
 from stagejit.runtime.cuda.driver import Source
 from stagejit.runtime.cuda.programs.executor import Executable
 from stagejit.runtime.cuda.programs.host_calls import require_runs_here
@@ -50,10 +49,11 @@ from stagejit.runtime.cuda.programs.program import (
 )
 from stagejit.runtime.cuda.programs.streams import MOST_STREAMS, START, Lanes, lanes, sources
 from stagejit.runtime.cuda.programs.timing import sites_of
+from stagejit.runtime.hosting import program_steps
 from stagejit.runtime.hosting import steps as hosting
+from stagejit.runtime.hosting.program_steps import BufferRef, ForeignArray, Loop
 from stagejit.runtime.hosting.scopes import Pass, Scope, moved
-from stagejit.runtime.program_steps import BufferRef, ForeignArray, Loop
-from stagejit.runtime.sites import NOWHERE
+from stagejit.runtime.hosting.sites import NOWHERE
 from stagejit.schedule import schedule as scheduled
 from stagejit.schedule.memory.packing import aligned
 from stagejit.schedule.plan import Dispatch

@@ -34,7 +34,7 @@ from stagejit.runtime.cuda.programs.program import (
     While,
     walk,
 )
-from stagejit.runtime.program_steps import Loop
+from stagejit.runtime.hosting.program_steps import Loop
 from stagejit.schedule.plan import Dispatch, Plan
 
 _TURNS = 2

@@ -19,8 +19,8 @@ from typing import Union
 
 from stagejit.errors import InternalError
 from stagejit.locks import remembered
-from stagejit.runtime import program_steps
-from stagejit.runtime.program_steps import (
+from stagejit.runtime.hosting import program_steps
+from stagejit.runtime.hosting.program_steps import (
     BufferRef,
     ForeignArray,
     Language,

@@ -35,7 +35,7 @@ from stagejit.runtime.cuda.programs.program import (
     streams_of,
 )
 from stagejit.runtime.cuda.programs.timing import Path, Timer
-from stagejit.runtime.program_steps import BufferRef, ForeignArray, Loop, Space
+from stagejit.runtime.hosting.program_steps import BufferRef, ForeignArray, Loop, Space
 from stagejit.types import dtype_named
 
 

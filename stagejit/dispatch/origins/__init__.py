@@ -1,0 +1,1 @@
+"""What became of ops: where each is evaluated, and how dispatches are named after them."""

@@ -1,0 +1,1 @@
+"""Which part of which value a region reads and writes."""

@@ -1,0 +1,1 @@
+"""Ops that move elements: views, boxes, gathers and scatters, encodings."""

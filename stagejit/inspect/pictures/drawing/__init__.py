@@ -1,0 +1,1 @@
+"""What pictures are drawn with: boxes and arrows, bars against time, SVG."""

@@ -1,0 +1,1 @@
+"""What functions were compiled for, and what is told of it."""

@@ -1,0 +1,1 @@
+"""Where a float becomes NaN: what `Options(check_nans=True)` adds."""

@@ -1,0 +1,415 @@
+"""Times of what a host program does, as LLVM IR: what is in the timed variant of the interpreter.
+
+Input: nothing but the platform. Output: functions that the timed variant calls, and the layout of
+what they write, for `recording.py` to read. Invariants: nothing here is in the other variant; only
+one thread writes a part at any time; a call writes nothing after it has given its sheet back.
+
+A *log* is what one recording keeps of one program: the list of its sheets, and those that no call
+uses at the moment. A *sheet* has a part for each thread of a call, a *part* a few words, sums for
+each step (its *slots*), and a ring of the last events.
+
+Note [Slots]: a step has at least five words, a job of a region six, so no two of them begin in the
+same 32 bytes of a program's words: the number of these 32 bytes is that of the slot. The words
+before the first step have slot 0, which is that of whole calls.
+
+Note [Chains of stamps]: the end of a step is the begin of the next one, so there is one stamp for
+each; what is between the steps (addresses, jumps of loops) belongs to the step behind it. What
+comes before the first step, and after the last, is the call's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from stagejit.codegen.target import Target
+from stagejit.runtime import ffi_abi as abi
+from stagejit.runtime.cpu.native import slots
+from stagejit.runtime.cpu.native.entry import ACTIVE, LOG
+from stagejit.runtime.objects.linker import libc_address
+
+# A log: its first sheet, bytes of slots and events in a part, then idle sheets.
+LOG_SHEETS, LOG_SLOTS_NBYTES, LOG_EVENTS, LOG_IDLE = 0, 8, 16, 64
+IDLE = 32
+LOG_NBYTES = LOG_IDLE + 8 * IDLE
+# A sheet: the next one, its threads, bytes of a part, then the parts.
+SHEET_NEXT, SHEET_THREADS, SHEET_STRIDE, SHEET_PARTS = 0, 8, 16, 64
+# A part: how many events it has had, the last stamp, when the thread began and ended its work in
+# the last parallel region; where the words are, how far the next part is, where events are, how
+# many there is room for; the number of XLA's execution and that of the thread.
+CURSOR, LAST, BEGAN, ENDED, WORDS, STRIDE, EVENTS, ROOM, RUN, THREAD = range(0, 80, 8)
+PART_SLOTS = 128
+# A slot: how often, ticks altogether, least and most; of a parallel region what was before the
+# first and after the last thread worked, and what the busiest worked; of a job all threads' work.
+COUNT, TOTAL, LEAST, MOST, OUTSIDE, LONGEST, BUSY = range(0, 56, 8)
+SLOT_NBYTES, WORDS_OF_SLOT_NBYTES = 64, 32
+# An event: begin, end, thread, place of the step in bytes from the words' start, XLA's execution.
+EVENT_WORDS = 5
+EVENT_NBYTES = 8 * EVENT_WORDS
+
+# What stands in texts of both variants around what only the timed one has.
+Timed = Callable[[str], str]
+
+
+def plain(text: str) -> str:
+    """Without what only the timed variant has."""
+    return ""
+
+
+def timed(text: str) -> str:
+    """With it."""
+    return text
+
+
+_LIBC = ("calloc", "free", "pthread_self", "clock_gettime")
+_CLOCK_MONOTONIC = 1
+
+
+def imports() -> dict[str, int]:
+    """Functions of the C library that are called."""
+    return {name: libc_address(name) for name in _LIBC}
+
+
+def has_cycle_counter() -> bool:
+    """Whether the processor counts time, whatever its frequency is, alike on all cores."""
+    if not Target.host().triple.startswith("x86_64"):
+        return False
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as lines:
+            flags = next((line for line in lines if line.startswith("flags")), "").split()
+    except OSError:
+        return False
+    return {"constant_tsc", "nonstop_tsc"} <= set(flags)
+
+
+_COUNTER = """
+declare i64 @llvm.readcyclecounter()
+define i64 @sj_ticks() nounwind alwaysinline {
+  %ticks = call i64 @llvm.readcyclecounter()
+  ret i64 %ticks
+}
+"""
+_CLOCK = f"""
+define i64 @sj_ticks() nounwind {{
+  %time = alloca [2 x i64], align 16
+  %ignored = call i32 @clock_gettime(i32 {_CLOCK_MONOTONIC}, ptr %time)
+  %seconds = load i64, ptr %time
+{abi.load("%rest", "i64", "%time", 8)}\
+  %whole = mul i64 %seconds, 1000000000
+  %ticks = add i64 %whole, %rest
+  ret i64 %ticks
+}}
+"""
+
+DECLARATIONS = """declare ptr @calloc(i64, i64)
+declare i64 @pthread_self()
+declare i32 @clock_gettime(i32, ptr)
+declare ptr @sj_plain_call(ptr, ptr, ptr)
+"""
+
+
+def stamps_ir(counter: bool) -> str:
+    """All functions. counter: whether to read the processor's, and not the system's clock."""
+    clock = _COUNTER if counter else _CLOCK
+    return clock + _ADD + _STAMP + _REGION + _SHEETS + _RUN_ID + _timed_call_ir()
+
+
+def _add(name: str, base: str, offset: int, by: str) -> str:
+    """Adds to a word of a slot."""
+    return (
+        abi.load(f"%{name}.old", "i64", base, offset)
+        + f"  %{name}.new = add i64 %{name}.old, {by}\n"
+        + f"  store i64 %{name}.new, ptr %{name}.old.p\n"
+    )
+
+
+# The slot of what has its words at a place.
+_SLOT_OF = f"""\
+{abi.load("%words", "ptr", "%part", WORDS)}\
+  %from = ptrtoint ptr %words to i64
+  %to = ptrtoint ptr %at to i64
+  %place = sub i64 %to, %from
+  %slot.number = udiv i64 %place, {WORDS_OF_SLOT_NBYTES}
+  %slot.offset = mul i64 %slot.number, {SLOT_NBYTES}
+{abi.field("%slots", "%part", PART_SLOTS)}\
+  %slot = getelementptr i8, ptr %slots, i64 %slot.offset
+"""
+# One more execution, from begin to end.
+_COUNT_IN = f"""\
+  %ticks = sub i64 %end, %begin
+{_add("count", "%slot", COUNT, "1")}{_add("total", "%slot", TOTAL, "%ticks")}\
+{abi.load("%least", "i64", "%slot", LEAST)}{abi.load("%most", "i64", "%slot", MOST)}\
+  %first = icmp eq i64 %count.old, 0
+  %less = icmp ult i64 %ticks, %least
+  %is.least = or i1 %first, %less
+  %least.new = select i1 %is.least, i64 %ticks, i64 %least
+  store i64 %least.new, ptr %least.p
+  %is.most = icmp ugt i64 %ticks, %most
+  %most.new = select i1 %is.most, i64 %ticks, i64 %most
+  store i64 %most.new, ptr %most.p
+"""
+# Into the ring of events, in which the oldest are lost.
+_EVENT_IN = f"""\
+{abi.load("%room", "i64", "%part", ROOM)}{abi.load("%events", "ptr", "%part", EVENTS)}\
+{abi.load("%run", "i64", "%part", RUN)}{abi.load("%thread", "i64", "%part", THREAD)}\
+{_add("cursor", "%part", CURSOR, "1")}\
+  %mask = sub i64 %room, 1
+  %event.number = and i64 %cursor.old, %mask
+  %event.offset = mul i64 %event.number, {EVENT_NBYTES}
+  %event = getelementptr i8, ptr %events, i64 %event.offset
+{abi.store("i64", "%begin", "%event", 0, "%e0")}{abi.store("i64", "%end", "%event", 8, "%e1")}\
+{abi.store("i64", "%thread", "%event", 16, "%e2")}{abi.store("i64", "%place", "%event", 24, "%e3")}\
+{abi.store("i64", "%run", "%event", 32, "%e4")}\
+"""
+
+_ADD = f"""
+define internal ptr @sj_slot(ptr %part, ptr %at) nounwind {{
+{_SLOT_OF}\
+  ret ptr %slot
+}}
+
+define internal void @sj_count(ptr %slot, i64 %begin, i64 %end) nounwind {{
+{_COUNT_IN}\
+  ret void
+}}
+
+define internal void @sj_event(ptr %part, ptr %at, i64 %begin, i64 %end) nounwind {{
+{_SLOT_OF}{_EVENT_IN}\
+  ret void
+}}
+"""
+
+_STAMP = f"""
+; The thread goes on with this part from here.
+define internal void @sj_begin(ptr %part) nounwind {{
+  %thread = call i64 @pthread_self()
+{abi.store("i64", "%thread", "%part", THREAD, "%thread.p")}\
+  %now = call i64 @sj_ticks()
+{abi.store("i64", "%now", "%part", LAST, "%last.p")}\
+  ret void
+}}
+
+; The step at a place has ended: `sj_slot`, `sj_count` and `sj_event` in one, as this is in loops.
+define internal void @sj_stamp(ptr %part, ptr %at) nounwind {{
+  %now = call i64 @sj_ticks()
+{abi.load("%begin", "i64", "%part", LAST)}\
+  store i64 %now, ptr %begin.p
+{_SLOT_OF}{_COUNT_IN.replace("%end", "%now")}{_EVENT_IN.replace("%end", "%now")}\
+  ret void
+}}
+"""
+
+_REGION = f"""
+; The part of a worker of a parallel region whose caller has this one.
+define internal ptr @sj_part_of(ptr %part, i64 %worker) nounwind {{
+{abi.load("%stride", "i64", "%part", STRIDE)}\
+  %offset = mul i64 %worker, %stride
+  %own = getelementptr i8, ptr %part, i64 %offset
+  ret ptr %own
+}}
+
+; A worker has run a chunk of the job with these words; ticks until now, which it returns.
+define internal i64 @sj_worked(ptr %part, ptr %at, i64 %since) nounwind {{
+  %now = call i64 @sj_ticks()
+  %ticks = sub i64 %now, %since
+  %slot = call ptr @sj_slot(ptr %part, ptr %at)
+{_add("count", "%slot", COUNT, "1")}{_add("busy", "%slot", BUSY, "%ticks")}\
+  ret i64 %now
+}}
+
+; A worker has its first chunk of a region; ticks.
+define internal i64 @sj_enter(ptr %part) nounwind {{
+  %thread = call i64 @pthread_self()
+{abi.store("i64", "%thread", "%part", THREAD, "%thread.p")}\
+  %now = call i64 @sj_ticks()
+  ret i64 %now
+}}
+
+; A worker has no more chunks of a region.
+define internal void @sj_left(ptr %part, i64 %began, i64 %ended) nounwind {{
+{abi.store("i64", "%began", "%part", BEGAN, "%began.p")}\
+{abi.store("i64", "%ended", "%part", ENDED, "%ended.p")}\
+  ret void
+}}
+
+; All workers have left the region: what was before the first began and after the last left.
+define internal void @sj_joined(ptr %part, ptr %at, i64 %workers) nounwind {{
+entry:
+  %now = call i64 @sj_ticks()
+{abi.load("%last", "i64", "%part", LAST)}\
+  br label %worker
+worker:
+  %number = phi i64 [0, %entry], [%number.next, %worker]
+  %first = phi i64 [%now, %entry], [%first.next, %worker]
+  %final = phi i64 [%last, %entry], [%final.next, %worker]
+  %longest = phi i64 [0, %entry], [%longest.next, %worker]
+  %own = call ptr @sj_part_of(ptr %part, i64 %number)
+{abi.load("%began", "i64", "%own", BEGAN)}{abi.load("%ended", "i64", "%own", ENDED)}\
+  %here = icmp uge i64 %began, %last
+  %earlier = icmp ult i64 %began, %first
+  %is.first = and i1 %here, %earlier
+  %first.next = select i1 %is.first, i64 %began, i64 %first
+  %later = icmp ugt i64 %ended, %final
+  %is.final = and i1 %here, %later
+  %final.next = select i1 %is.final, i64 %ended, i64 %final
+  %ticks = sub i64 %ended, %began
+  %longer = icmp ugt i64 %ticks, %longest
+  %is.longest = and i1 %here, %longer
+  %longest.next = select i1 %is.longest, i64 %ticks, i64 %longest
+  %number.next = add i64 %number, 1
+  %more = icmp ult i64 %number.next, %workers
+  br i1 %more, label %worker, label %known
+known:
+  %inside = sub i64 %final.next, %first.next
+  %all = sub i64 %now, %last
+  %outside = sub i64 %all, %inside
+  %some = icmp sgt i64 %outside, 0
+  %before.and.after = select i1 %some, i64 %outside, i64 0
+  %slot = call ptr @sj_slot(ptr %part, ptr %at)
+{_add("outside", "%slot", OUTSIDE, "%before.and.after")}\
+{_add("longest", "%slot", LONGEST, "%longest.next")}\
+  ret void
+}}
+"""
+
+_SHEETS = f"""
+; A sheet with parts for so many threads that no other call uses; null where there is no memory.
+define internal ptr @sj_sheet_claim(ptr %log, i64 %threads) nounwind {{
+entry:
+{abi.field("%idle", "%log", LOG_IDLE)}\
+{slots.taking("%idle", "%sheet")}\
+{abi.load("%has", "i64", "%sheet", SHEET_THREADS)}\
+  %enough = icmp uge i64 %has, %threads
+  br i1 %enough, label %out, label %next
+out:
+  ret ptr %sheet
+next:
+{slots.following(IDLE, "create")}\
+create:
+{abi.load("%slots", "i64", "%log", LOG_SLOTS_NBYTES)}{abi.load("%room", "i64", "%log", LOG_EVENTS)}\
+  %events.nbytes = mul i64 %room, {EVENT_NBYTES}
+  %behind = add i64 %slots, {PART_SLOTS}
+  %part.nbytes = add i64 %behind, %events.nbytes
+  %raised = add i64 %part.nbytes, 63
+  %stride = and i64 %raised, -64
+  %parts.nbytes = mul i64 %stride, %threads
+  %nbytes = add i64 %parts.nbytes, {SHEET_PARTS}
+  %made = call ptr @calloc(i64 1, i64 %nbytes)
+  %none = icmp eq ptr %made, null
+  br i1 %none, label %nothing, label %fill
+nothing:
+  ret ptr null
+fill:
+{abi.store("i64", "%threads", "%made", SHEET_THREADS, "%threads.p")}\
+{abi.store("i64", "%stride", "%made", SHEET_STRIDE, "%stride.p")}\
+{abi.field("%first", "%made", SHEET_PARTS)}\
+  br label %part
+part:
+  %thread = phi i64 [0, %fill], [%thread.next, %part]
+  %offset = mul i64 %thread, %stride
+  %own = getelementptr i8, ptr %first, i64 %offset
+  %events = getelementptr i8, ptr %own, i64 %behind
+{abi.store("i64", "%stride", "%own", STRIDE, "%own.stride")}\
+{abi.store("ptr", "%events", "%own", EVENTS, "%own.events")}\
+{abi.store("i64", "%room", "%own", ROOM, "%own.room")}\
+  %thread.next = add i64 %thread, 1
+  %more.threads = icmp ult i64 %thread.next, %threads
+  br i1 %more.threads, label %part, label %push
+push:
+  %head = load atomic ptr, ptr %log monotonic, align 8
+  store ptr %head, ptr %made
+  %swap = cmpxchg ptr %log, ptr %head, ptr %made release monotonic
+  %won = extractvalue {{ ptr, i1 }} %swap, 1
+  br i1 %won, label %ready, label %push
+ready:
+  ret ptr %made
+}}
+
+; Where all places are taken, the sheet is read, but used no more.
+define internal void @sj_sheet_release(ptr %log, ptr %sheet) nounwind {{
+entry:
+{abi.field("%idle", "%log", LOG_IDLE)}\
+{slots.putting("%idle", "%sheet", IDLE, "out")}\
+out:
+  ret void
+}}
+"""
+
+_RUN_ID = f"""
+; The number of XLA's execution that calls us; 0 where this jaxlib does not say.
+define internal i64 @sj_run_id(ptr %cf) nounwind {{
+entry:
+  %args = alloca [4 x i64], align 16
+{abi.load("%api", "ptr", "%cf", abi.FRAME_API)}{abi.load("%ctx", "ptr", "%cf", abi.FRAME_CONTEXT)}\
+  %size = load i64, ptr %api
+  %has = icmp uge i64 %size, {abi.API_RUN_ID_GET + 8}
+  br i1 %has, label %ask, label %unknown
+ask:
+{abi.load("%get", "ptr", "%api", abi.API_RUN_ID_GET)}\
+{abi.fill("%args", [(0, "i64", "32"), (8, "ptr", "null"), (16, "ptr", "%ctx"), (24, "i64", "0")])}\
+  %error = call ptr %get(ptr %args)
+  %fine = icmp eq ptr %error, null
+  br i1 %fine, label %known, label %refused
+refused:
+  call void @sj_drop_error(ptr %cf, ptr %error)
+  br label %unknown
+known:
+{abi.load("%number", "i64", "%args", 24)}\
+  ret i64 %number
+unknown:
+  ret i64 0
+}}
+"""
+
+
+def _timed_call_ir() -> str:
+    """What a record calls while there is a recording.
+
+    Note [Logs in use]: who wants to take a log away stores null in the record and then waits until
+    nobody is in a timed call: those who come later find no log.
+    """
+    return f"""
+define ptr @sj_timed_call(ptr %cf, ptr %words, ptr %record) nounwind {{
+entry:
+{abi.field("%active", "%record", ACTIVE)}{abi.field("%log.p", "%record", LOG)}\
+  %before = atomicrmw add ptr %active, i64 1 seq_cst
+  %log = load atomic ptr, ptr %log.p seq_cst, align 8
+  %none = icmp eq ptr %log, null
+  br i1 %none, label %plain, label %claim
+claim:
+  %begin = call i64 @sj_ticks()
+  %threads = call i64 @sj_workers(ptr %cf)
+  %sheet = call ptr @sj_sheet_claim(ptr %log, i64 %threads)
+  %refused = icmp eq ptr %sheet, null
+  br i1 %refused, label %plain, label %run
+plain:
+  %as.ever = call ptr @sj_plain_call(ptr %cf, ptr %words, ptr %record)
+  br label %out
+run:
+{abi.field("%part", "%sheet", SHEET_PARTS)}\
+  %number = call i64 @sj_run_id(ptr %cf)
+{abi.load("%stride", "i64", "%sheet", SHEET_STRIDE)}\
+{abi.load("%has", "i64", "%sheet", SHEET_THREADS)}\
+  br label %set
+set:
+  %thread = phi i64 [0, %run], [%thread.next, %set]
+  %offset = mul i64 %thread, %stride
+  %own = getelementptr i8, ptr %part, i64 %offset
+{abi.store("ptr", "%words", "%own", WORDS, "%own.words")}\
+{abi.store("i64", "%number", "%own", RUN, "%own.run")}\
+  %thread.next = add i64 %thread, 1
+  %more = icmp ult i64 %thread.next, %has
+  br i1 %more, label %set, label %go
+go:
+  %error = call ptr @sj_call(ptr %cf, ptr %words, ptr %part)
+  %end = call i64 @sj_ticks()
+  %slot = call ptr @sj_slot(ptr %part, ptr %words)
+  call void @sj_count(ptr %slot, i64 %begin, i64 %end)
+  call void @sj_event(ptr %part, ptr %words, i64 %begin, i64 %end)
+  call void @sj_sheet_release(ptr %log, ptr %sheet)
+  br label %out
+out:
+  %result = phi ptr [%as.ever, %plain], [%error, %go]
+  %after = atomicrmw sub ptr %active, i64 1 seq_cst
+  ret ptr %result
+}}
+"""

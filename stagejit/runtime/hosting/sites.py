@@ -1,0 +1,57 @@
+"""What a step of a host program belongs to: a dispatch of the plan, as times and errors name it.
+
+Input: dispatches. Output: `Site`s. Invariant: a site keeps nothing of the compilation alive; the
+path of a dispatch is its name after those of the loops and branches around it, and unique.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from stagejit.decisions import path_inside
+from stagejit.loc import UNKNOWN, Loc
+
+if TYPE_CHECKING:  # `lowering/staged.py` is imported with the package, and the compiler is not
+    from stagejit.schedule.plan import Body, Dispatch
+
+NOWHERE = -1
+
+
+@dataclass(frozen=True)
+class Site:
+    """A dispatch. path: as in "loop.1/contract.0"; flops, nbytes: of one execution."""
+
+    path: str
+    kind: str = ""
+    ops: tuple[str, ...] = ()
+    loc: Loc = UNKNOWN
+    flops: int = 0
+    nbytes: int = 0
+
+
+@dataclass
+class Sites:
+    """Those of a program, numbered in the order in which they are met."""
+
+    found: dict[str, int] = field(default_factory=dict)
+    made: list[Site] = field(default_factory=list)
+
+    def number_of(self, dispatch: Dispatch, around: str) -> int:
+        """That of a dispatch inside of others, whose path ends with a slash."""
+        path = f"{around}{dispatch.name}"
+        if path not in self.found:
+            self.found[path] = len(self.made)
+            self.made.append(site_of(dispatch, around))
+        return self.found[path]
+
+
+def site_of(dispatch: Dispatch, around: str = "") -> Site:
+    """The site of a dispatch inside of others, whose path ends with a slash."""
+    path = f"{around}{dispatch.name}"
+    return Site(path, dispatch.kind, dispatch.ops, dispatch.loc, dispatch.flops, dispatch.nbytes)
+
+
+def inside(around: str, dispatch: Dispatch, body: Body) -> str:
+    """The path of what is in a body."""
+    return path_inside(around, dispatch.name, body.plan.name)
