@@ -20,7 +20,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.randomness import RNG
-from tests.sampling import keep_some_of_marked
+from tests.sampling import keep_some_of_marked, try_all
 
 T = TypeVar("T")
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -34,14 +34,15 @@ if not _STARTED_BY_ANOTHER:
 _CACHE_DIR = os.environ["STAGEJIT_CACHE_DIR"]
 os.environ["STAGEJIT_STRICT"] = "1"  # a fault of ours fails the test; without, XLA would cover it
 
-settings.register_profile(
-    "stagejit",
-    deadline=None,  # the first example of a shape compiles
-    derandomize=True,  # a red run is red again; fuzzing proper varies the seed
-    max_examples=int(os.environ.get("STAGEJIT_FUZZ_EXAMPLES", "25")),
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-    print_blob=True,
-)
+for _profile, _examples in (("stagejit", 10), ("all cases", 25)):
+    settings.register_profile(
+        _profile,
+        deadline=None,  # the first example of a shape compiles
+        derandomize=True,  # a red run is red again; fuzzing proper varies the seed
+        max_examples=int(os.environ.get("STAGEJIT_FUZZ_EXAMPLES", _examples)),
+        suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+        print_blob=True,
+    )
 settings.load_profile("stagejit")
 
 
@@ -64,7 +65,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--all-cases",
         action="store_true",
-        help="try all alternatives of tests that try some by default (`some_of`, `mark.some`)",
+        help="try all of what tests try some of by default (`some_of`, `mark.some`, `budget`)",
     )
 
 
@@ -77,6 +78,9 @@ _XLA_FLAGS = ["--xla_backend_optimization_level=0", "--xla_cpu_parallel_codegen_
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--all-cases"):  # before test modules say how many examples they want
+        settings.load_profile("all cases")
+        try_all()
     if not config.getoption("--xla-as-shipped"):  # the last of equal flags wins
         os.environ["XLA_FLAGS"] = " ".join([*_XLA_FLAGS, os.environ.get("XLA_FLAGS", "")])
 

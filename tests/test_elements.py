@@ -74,6 +74,7 @@ def test_closing_over(element: str) -> None:
     check(lambda x: (empty, x + 1), jnp.float32(2))
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("element", EVERY)
 def test_random_movements(element: str) -> None:
     seed = EVERY.index(element)
@@ -82,6 +83,7 @@ def test_random_movements(element: str) -> None:
     check(wrapped(chain(seed, 5), around), x, native=around != "fori of delegated")
 
 
+@pytest.mark.some(4)
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("seed", range(40))

@@ -83,6 +83,12 @@ OF_THE_PACKAGE = sorted(map(module_name, FILES))
 
 
 @functools.cache
+def import_statements(path: Path) -> tuple[ast.Import | ast.ImportFrom, ...]:
+    nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+    return tuple(node for node in nodes if isinstance(node, ast.Import | ast.ImportFrom))
+
+
+@functools.cache
 def imported_modules(path: Path) -> tuple[tuple[str, int], ...]:
     """(module of ours, line) for every import statement in the file, resolved to the module."""
     return tuple(_imported_modules(path))
@@ -92,12 +98,12 @@ def _imported_modules(path: Path) -> Iterator[tuple[str, int]]:
     package = module_name(path).split(".")
     if path.name != "__init__.py":
         package = package[:-1]
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in import_statements(path):
         if isinstance(node, ast.Import):
             for alias in node.names:
                 if alias.name.split(".")[0] in OURS:
                     yield alias.name, node.lineno
-        elif isinstance(node, ast.ImportFrom):
+        else:
             base = package[: len(package) - node.level + 1] if node.level else []
             target = ".".join([*base, *([node.module] if node.module else [])])
             if target.split(".")[0] not in OURS:
@@ -160,7 +166,7 @@ def test_an_import_of_the_other_target_is_seen() -> None:
 
 @pytest.mark.parametrize("module", OF_THE_PACKAGE)
 def test_libraries_of_a_gpu_have_one_importer(module: str) -> None:
-    for node in ast.walk(ast.parse(MODULES[module].read_text(encoding="utf-8"))):
+    for node in import_statements(MODULES[module]):
         names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
         names += [node.module or ""] if isinstance(node, ast.ImportFrom) and not node.level else []
         for name in names:

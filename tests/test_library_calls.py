@@ -103,6 +103,7 @@ def test_triangular_solve(left: bool, lower: bool, transposed: bool, unit: bool)
     close(run_native(f, a, b), exact, 1e-4)
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize("left", [True, False])
 @pytest.mark.parametrize("lower", [True, False])
 @pytest.mark.parametrize("transposed", [True, False])
@@ -347,6 +348,7 @@ def in_a_loop_in_a_loop(x: Any) -> Any:
     return lax.scan(lambda y, _: (lax.fori_loop(0, 2, inner, y), jnp.linalg.det(y)), x, None, 3)
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize(
     "f",
     [

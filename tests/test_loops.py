@@ -365,6 +365,7 @@ def test_one_value_that_is_several_results_of_a_body(outer: Callable[..., Any], 
     close(jitted(*given), jax.jit(f)(*given))
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize(("f", "args"), CASES, ids=IDS)
 def test_plans_and_interpreter(f: Callable[..., Any], args: tuple[Any, ...]) -> None:
     """The executor follows the plan over poisoned memory and gives what the interpreter gives."""

@@ -47,6 +47,7 @@ def grad(fn: Callable[..., Array]) -> Callable[..., Any]:
     return jax.grad(lambda *a: (fn(*a) * jnp.cos(jnp.arange(D))).sum(), (0, 1, 2))
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("special", [(), (np.inf, np.nan, -np.inf)])
 @pytest.mark.parametrize("name", MASKS)
 def test_no_bit_changes(name: str, special: tuple[float, ...]) -> None:

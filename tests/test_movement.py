@@ -1,6 +1,7 @@
 """Random programs that move data, compiled and in random schedules, against NumPy.
 
-200 programs run by default, always the same; `-m nightly` runs ten times as many new ones. A
+60 programs run by default, always the same, and 200 with `--all-cases`; `-m nightly` runs 2,000 new
+ones. A
 failure that hypothesis has shrunk is kept as a test of its own, below or beside what it concerns.
 """
 
@@ -21,6 +22,7 @@ from stagejit.errors import VerificationError
 from stagejit.schedule.plan import Plan
 from stagejit.schedule.verifier.plans import verify_plan
 from tests.movement.programs import Movement, assert_means, movements
+from tests.sampling import budget
 from tests.schedule.executor import Executor
 from tests.schedule.machine import Concurrent, Machine
 from tests.schedule.planning import prepared, schedule_graph
@@ -68,7 +70,7 @@ def check_barriers(plan: Plan) -> None:
             verify_plan(dataclasses.replace(plan, barriers=fewer))
 
 
-@settings(max_examples=200)
+@settings(max_examples=budget(60, of=200))
 @given(movements())
 @pytest.mark.timeout(900)
 def test_programs_that_move_data(program: Movement) -> None:

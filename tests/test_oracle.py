@@ -28,6 +28,7 @@ def compiled(options: Options) -> Callable[[Any, Sequence[Any]], list[Any]]:
     return run
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize("harness", oracle_harness.sample(3), ids=lambda h: h.fullname[:80])
 def test_sampled_harness(harness: Any) -> None:
     oracle_harness.check(harness, compiled(Options()))
@@ -38,6 +39,7 @@ def test_sampled_harness_with_bounds_checks(harness: Any) -> None:
     oracle_harness.check(harness, compiled(Options(verify=True)))
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("harness", oracle_harness.sample(1), ids=lambda h: h.fullname[:80])
 def test_sampled_harness_without_wide_types(harness: Any) -> None:
     check_narrow(harness)

@@ -136,6 +136,7 @@ def _cases() -> list[tuple[str, str, str]]:
 CASES = _cases()
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("case", CASES, ids="/".join)
 def test_nothing_is_left_to_xla(case: tuple[str, str, str]) -> None:
     """Neither a loop nor what chooses."""
@@ -145,7 +146,7 @@ def test_nothing_is_left_to_xla(case: tuple[str, str, str]) -> None:
     assert [left.reason for left in plan.delegated] == []
 
 
-@pytest.mark.some(2)
+@pytest.mark.some(4)
 @pytest.mark.parametrize("case", CASES[::3], ids="/".join)
 def test_values_are_those_of_the_cpu(case: tuple[str, str, str]) -> None:
     choice, loop, transformation = case

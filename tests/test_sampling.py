@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.sampling import keep_some, keep_some_of_marked
+from tests.sampling import budget, keep_some, keep_some_of_marked, try_all
 
 CASES = [f"tests/a.py::test_{name}[{k}]" for name in ("few", "many") for k in range(200)]
 OTHER = "tests/a.py::test_without_parameters"
@@ -18,9 +18,16 @@ OTHER = "tests/a.py::test_without_parameters"
 class Item:
     nodeid: str
     one_in: int = 0
+    of: str | None = None
 
     def get_closest_marker(self, name: str) -> Any:
-        return SimpleNamespace(args=(self.one_in,)) if self.one_in and name == "some" else None
+        found = SimpleNamespace(args=(self.one_in,), kwargs={"of": self.of} if self.of else {})
+        return found if self.one_in and name == "some" else None
+
+    @property
+    def callspec(self) -> Any:
+        """Of one parameter, which a fixture `made` has."""
+        return SimpleNamespace(params={"made": self.nodeid.partition("[")[2]})
 
 
 def kept(every: bool = False, **how: Any) -> list[str]:
@@ -69,6 +76,27 @@ def test_cases_of_marked_tests_are_sampled() -> None:
     assert [item.nodeid for item in items if not item.one_in] == CASES[:200]
     assert 20 < sum(item.one_in for item in items) / 4 < 80
     assert asked == ["--all-cases"]
+
+
+def test_what_a_fixture_makes_is_kept_for_all_tests_or_for_none() -> None:
+    config: Any = SimpleNamespace(
+        getoption=lambda name: False, hook=SimpleNamespace(pytest_deselected=lambda items: None)
+    )
+    items: list[Any] = [Item(nodeid, 4, "made") for nodeid in CASES]
+    keep_some_of_marked(config, items)
+    few, many = (
+        {i.nodeid.split("[")[1] for i in items if name in i.nodeid} for name in ("w[", "y[")
+    )
+    assert few == many
+    assert 20 < len(few) < 80
+
+
+def test_budgets_are_whole_on_demand(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("STAGEJIT_TEST_ALL_CASES", raising=False)
+    assert budget(3, of=10) == 3
+    monkeypatch.setenv("STAGEJIT_TEST_ALL_CASES", "")  # so that it goes with the test
+    try_all()
+    assert budget(3, of=10) == 10
 
 
 def test_all_are_kept_on_demand() -> None:

@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 
 import stagejit
+from stagejit.bench.workloads import WORKLOADS, Workload
 from stagejit.errors import OptionsError
 from stagejit.graph.parser import parse as parse_graph
 from stagejit.graph.printer import as_text as graph_text
@@ -202,14 +203,13 @@ def test_graph_and_plan_parse_back(f: Any) -> None:
         assert show(again) == text
 
 
-def test_bench_graphs_and_plans_parse_back() -> None:
-    from stagejit.bench.workloads import WORKLOADS
-
-    for workload in WORKLOADS.values():
-        traced = stagejit.jit(workload.function).trace(*workload.make_args())
-        graph, plan = graph_text(traced.graph), str(traced.plan)
-        assert graph_text(parse_graph(graph)) == graph
-        assert str(parse_plan(plan)) == plan
+@pytest.mark.some(3)
+@pytest.mark.parametrize("workload", WORKLOADS.values(), ids=WORKLOADS)
+def test_bench_graphs_and_plans_parse_back(workload: Workload) -> None:
+    traced = stagejit.jit(workload.function).trace(*workload.make_args())
+    graph, plan = graph_text(traced.graph), str(traced.plan)
+    assert graph_text(parse_graph(graph)) == graph
+    assert str(parse_plan(plan)) == plan
 
 
 def test_texts_are_the_same_in_every_process() -> None:

@@ -126,7 +126,7 @@ def test_a_vector_reads_bound_panels_line_by_line_in_equal_shares() -> None:
     assert choices["items"].startswith("6,")  # of 6 panels of 36
 
 
-@pytest.mark.some(2)
+@pytest.mark.some(4)
 @pytest.mark.parametrize("form", [None, "bf16", "int8"])
 @pytest.mark.parametrize(
     ("k", "n"), [(3072, 768), (700, 2304), (513, 4000), (5000, 130), (4097, 64), (260, 63)]

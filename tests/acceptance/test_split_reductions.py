@@ -106,6 +106,7 @@ def parts_cover(plan: Plan) -> None:
         assert max(a.box.count for a in mine) <= access.box.count
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize("extent", [51229, 50021, 4099, 77, 78, 13, 2])
 @pytest.mark.parametrize("parts", [77, 7])
 def test_d3_any_extent(extent: int, parts: int) -> None:
@@ -118,6 +119,7 @@ def test_d3_any_extent(extent: int, parts: int) -> None:
     parts_cover(plan)
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize("columns", [64, 32, 128])
 @pytest.mark.parametrize("batch", [12, 1, 5])
 @pytest.mark.parametrize("parts", [7, 48])

@@ -1,14 +1,15 @@
 """Compiles a kernel for this machine and runs it on NumPy arrays.
 
-By default, tests of many shapes run every second of them with the vectors of this machine, and one
-in `_EVERY_OF_OLDER` with those of an older one, for which the same generators make the same kernels
-of other widths.
+By default, tests that compile kernels of many shapes run one in `_EVERY` of them, and one in
+`_EVERY_OF_OLDER` with the vectors of an older machine, for which the same generators make the same
+kernels of other widths. Most are compiled without LLVM's optimizations (`level_of_this_test`).
 """
 
 from __future__ import annotations
 
 import ctypes
 import itertools
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,12 +23,17 @@ from stagejit.codegen.cpu.llvm.shadow import with_shadows
 from stagejit.codegen.ir.nodes import Function
 from stagejit.codegen.target import Target
 from tests.codegen.regions import Runner
-from tests.sampling import keep_some
+from tests.sampling import drawn, keep_some
 
-_HERE = Path(__file__).parent
-_EVERY_OF_OLDER = 6
+_HERE = f"{Path(__file__).parent}{os.sep}"
+_EVERY = 4
+_EVERY_OF_OLDER = 12
 _OLDER = {"avx2", "sse2"}
-_FEW = 16
+_FEW = 8
+# Tests look at what kernels store, few elements each, and LLVM takes most of their time. Without
+# its optimizations it takes less than half; what it makes with them tests of whole programs run.
+_EVERY_AS_SHIPPED = 4
+_level = 2
 
 _JIT: list[Any] = []  # one for the process; machine code must outlive its callers
 _NAMES = itertools.count()
@@ -36,21 +42,42 @@ _GUARD_NBYTES = 512
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     keep_some(config, items, _EVERY_OF_OLDER, lambda item: not _OLDER.isdisjoint(_ids(item)))
-    keep_some(config, items, 2, lambda item: "host" in _ids(item), few=_FEW)
+    keep_some(config, items, _EVERY, _compiles, few=_FEW)
+
+
+def _compiles(item: pytest.Item) -> bool:
+    """Whether it compiles kernels, and is no test of a guard."""
+    names = getattr(item, "fixturenames", ())
+    return bool(_ids(item)) and "compile_kernel" in names and "_dont_" not in item.name
 
 
 def _ids(item: pytest.Item) -> list[str]:
     """Those of its parameters, where it is a case of this folder."""
     call = getattr(item, "callspec", None)
-    return call.id.split("-") if call is not None and _HERE in item.path.parents else []
+    return call.id.split("-") if call is not None and str(item.path).startswith(_HERE) else []
 
 
-def target_machine(target: Target) -> Any:
-    """LLVM's code generator for `target`, as the engine configures it."""
+@pytest.fixture(autouse=True)
+def level_of_this_test(request: pytest.FixtureRequest) -> None:
+    """Of LLVM's code generator: as shipped in one test of `_EVERY_AS_SHIPPED`."""
+    global _level
+    every = 1 if request.config.getoption("--all-targets") else _EVERY_AS_SHIPPED
+    _level = 2 if drawn(request.node.nodeid, every) else 0
+
+
+@pytest.fixture
+def as_shipped(level_of_this_test: None) -> None:
+    """LLVM's code generator optimizes in this test."""
+    global _level
+    _level = 2
+
+
+def target_machine(target: Target, level: int = 2) -> Any:
+    """LLVM's code generator for `target`, as the engine configures it, at a level."""
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
     made = llvm.Target.from_triple(target.triple).create_target_machine(
-        cpu=target.cpu, features=target.features, opt=2, reloc="pic", codemodel="default"
+        cpu=target.cpu, features=target.features, opt=level, reloc="pic", codemodel="default"
     )
     made.set_asm_verbosity(False)
     return made
@@ -101,7 +128,7 @@ def compile_kernel(
 ) -> Callable[..., None]:
     """`kernel(arrays, params, lo, hi)`. Arrays are passed by address and written in place."""
     target = target or Target.host()
-    machine = target_machine(target)
+    machine = target_machine(target, _level)
     module = parse(lower(function, "k", target, verify=verify), machine, target)
     address = _link(machine.emit_object(module))
     entry = ctypes.CFUNCTYPE(

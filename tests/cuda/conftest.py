@@ -10,7 +10,7 @@ import pytest
 from tests.sampling import keep_some
 
 _HERE = Path(__file__).parent
-_EVERY = 24
+_EVERY = 48
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from random import Random
 
 import pytest
@@ -11,14 +10,15 @@ from hypothesis import strategies as st
 
 from tests.cuda.checked import checked
 from tests.cuda.random_kernels import BLOCKS, RandomKernel
+from tests.sampling import examples
 
 # Two compilers run for each, so there are fewer than of other programs, and more time for them.
-EXAMPLES = int(os.environ.get("STAGEJIT_FUZZ_EXAMPLES", "25")) // 2
+EXAMPLES = max(examples() // 2, 1)
 
 
 @pytest.mark.fuzz
 @pytest.mark.timeout(1800)
-@settings(max_examples=max(EXAMPLES, 1))
+@settings(max_examples=EXAMPLES)
 @given(st.integers(0, 1 << 32))
 def test_a_random_kernel(seed: int) -> None:
     function, arrays = RandomKernel(Random(seed)).written()

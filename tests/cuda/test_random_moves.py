@@ -3,8 +3,6 @@ is in many pieces."""
 
 from __future__ import annotations
 
-import os
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -15,9 +13,10 @@ from tests.cuda.test_sort import DEVICES
 from tests.fuzz.kernels import elementwise, indexing, placing, sorting, windows
 from tests.fuzz.kernels.case import Step, draw_case
 from tests.fuzz.kernels.choices import Choices
+from tests.sampling import examples
 
 # Two compilers run for each, so there are fewer than of other programs, and more time for them.
-EXAMPLES = max(int(os.environ.get("STAGEJIT_FUZZ_EXAMPLES", "25")) // 4, 1)
+EXAMPLES = max(examples() // 4, 1)
 MOST_NBYTES = 1 << 17
 _BESIDE: tuple[Step, ...] = (
     elementwise.transpose, elementwise.slices, elementwise.scaled, elementwise.elsewhere,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 
 import pytest
@@ -10,8 +9,9 @@ import pytest
 from stagejit.codegen.cuda.contract import kernel as policy
 from tests.cuda.machine import GPU
 from tests.cuda.random_regions import faults_of
+from tests.sampling import examples
 
-CASES = int(os.environ.get("STAGEJIT_FUZZ_EXAMPLES", "25"))
+CASES = examples()
 KINDS = ("contract", "conv")
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
@@ -26,9 +25,10 @@ from tests.cuda.any_mapping import any_mapping
 from tests.cuda.machine import compilation_of, run
 from tests.cuda.random_regions import faults_of
 from tests.randomness import RNG
+from tests.sampling import budget, examples
 
 Array = Any
-CASES = int(os.environ.get("STAGEJIT_FUZZ_EXAMPLES", "25"))
+CASES = examples()
 FLOATS = (np.float32, np.float64, np.float16, ml_dtypes.bfloat16)
 INTEGERS = (np.int32, np.int64, np.uint8, np.int8, np.int16, np.uint16, np.uint32, np.uint64)
 AXES = [axes for count in (1, 2, 3) for axes in itertools.combinations(range(3), count)]
@@ -111,7 +111,7 @@ def test_shapes(shape: tuple[int, ...]) -> None:
         check_all(x, axes)
 
 
-@settings(max_examples=10)
+@settings(max_examples=budget(4, of=10))
 @given(st.data())
 def test_any_shape_by_any_mapping(data: st.DataObject) -> None:
     rank = data.draw(st.integers(1, 4))

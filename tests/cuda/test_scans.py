@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
@@ -26,9 +25,10 @@ from tests.cuda.machine import compilation_of, run
 from tests.cuda.random_regions import faults_of
 from tests.cuda.test_rows import fresh, require, some
 from tests.randomness import RNG
+from tests.sampling import budget, examples
 
 Array = Any
-CASES = int(os.environ.get("STAGEJIT_FUZZ_EXAMPLES", "25"))
+CASES = examples()
 FUNCTIONS: dict[str, tuple[Callable[..., Any], Any]] = {
     "add": (lax.cumsum, np.add), "mul": (lax.cumprod, np.multiply),
     "max": (lax.cummax, np.maximum), "min": (lax.cummin, np.minimum),
@@ -81,7 +81,7 @@ def test_types(dtype: Any, axis: int) -> None:
         check(fn, some(20, 80, dtype=dtype), axis)
 
 
-@settings(max_examples=10)
+@settings(max_examples=budget(4, of=10))
 @given(st.data())
 def test_any_shape_by_any_mapping(data: st.DataObject) -> None:
     rank = data.draw(st.integers(1, 4))

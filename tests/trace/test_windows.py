@@ -39,6 +39,7 @@ def same(ours: Any, expected: Any, dtype: Any) -> None:
     np.testing.assert_allclose(np.asarray(ours, np.float64), expected, rtol=close, atol=close)
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("seed", range(60))
 def test_random_windows(seed: int) -> None:
     rng = random.Random(seed)
@@ -59,6 +60,7 @@ def test_random_windows(seed: int) -> None:
     same(np.asarray(ours), expected, dtype)
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize("fn", [lax.bitwise_and, lax.bitwise_or, lax.bitwise_xor])
 @pytest.mark.parametrize("dtype", ["i4", "u1", "?"])
 @pytest.mark.parametrize("size", [3, 70])
@@ -122,6 +124,7 @@ def drawn_pooling(rng: random.Random) -> tuple[tuple[int, ...], Config]:
     return shape, Config(config.sizes, config.strides, padding, ones, ones)
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize("seed", range(24))
 def test_gradients_of_pooling_go_to_the_first_of_equals(seed: int) -> None:
     rng = random.Random(seed)
@@ -134,6 +137,7 @@ def test_gradients_of_pooling_go_to_the_first_of_equals(seed: int) -> None:
     same(np.asarray(ours), windows.scattered(x, source, keeps, config), dtype)
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("sizes", [(6, 5), (20, 1), (1, 18), (3, 20)])
 @pytest.mark.parametrize("strides", [(1, 1), (2, 1)])
 def test_gradients_of_large_windows(sizes: Any, strides: Any) -> None:
@@ -148,6 +152,7 @@ def test_gradients_of_large_windows(sizes: Any, strides: Any) -> None:
     same(np.asarray(ours), windows.scattered(x, source, np.greater_equal, config), x.dtype)
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize("seed", range(16))
 def test_derivatives_are_those_of_jax(seed: int) -> None:
     """Forward, twice, mapped. (Which element is selected beside NaN depends on the order.)"""

@@ -35,6 +35,9 @@ from tests.codegen.math.scalar_kernels import (
 )
 from tests.codegen.regions import Runner
 
+# Without its optimizations LLVM loses vectors across calls of functions with scalars.
+pytestmark = pytest.mark.usefixtures("as_shipped")
+
 LONG = sorted(
     name
     for name, function in MAP_FUNCTIONS.items()

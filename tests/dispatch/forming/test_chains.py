@@ -322,6 +322,7 @@ KINDS: dict[str, Callable[[Any, Any], Any]] = {
 }
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("seed", range(6))
 def test_random_steps_need_few_kernels(seed: int) -> None:
     step, args = random_step(random.Random(seed))
@@ -330,6 +331,7 @@ def test_random_steps_need_few_kernels(seed: int) -> None:
     assert second <= 2 * first + 2
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize("seed", range(8))
 def test_random_steps_are_right_wherever_they_are_cut(
     seed: int, monkeypatch: pytest.MonkeyPatch

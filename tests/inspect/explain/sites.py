@@ -36,6 +36,7 @@ def sites(*names: str) -> list[Site]:
         Site(_where(path, call), called, len(call.args), *_argument(path, call))
         for path in sorted(PACKAGE.rglob("*.py"))
         if "bench" not in path.relative_to(PACKAGE).parts  # which calls the compiler from outside
+        if any(f"{name}(" in _text(path) for name in names)  # few are parsed
         for call, called in _calls(path)
         if called in names and call.args
     ]
@@ -102,8 +103,13 @@ def _file(module: str) -> Path | None:
 
 
 @cache
+def _text(path: Path) -> str:
+    return path.read_text(encoding="utf-8")
+
+
+@cache
 def _tree(path: Path) -> ast.Module:
-    return ast.parse(path.read_text(encoding="utf-8"))
+    return ast.parse(_text(path))
 
 
 def texts_in(function: Callable[..., object]) -> list[str]:

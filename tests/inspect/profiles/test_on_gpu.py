@@ -60,6 +60,7 @@ def times(plan: Plan, path: str = "", each: int | None = 1) -> Iterator[tuple[st
             yield from times(body.plan, f"{path}{dispatch.name}/", inner)
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_each_dispatch_has_a_row(program: Any) -> None:
     f = stagejit.jit(program, options=Options(target="cuda-emulated"))

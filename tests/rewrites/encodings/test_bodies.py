@@ -253,6 +253,7 @@ def test_values_and_packs(name: str, rows: int) -> None:
     assert_close(bound(x), f(other, x))
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("rows", [1, 16])
 @pytest.mark.parametrize("name", LAYERED)
 def test_layers_are_packed_once(name: str, rows: int) -> None:

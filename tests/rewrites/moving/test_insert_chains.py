@@ -80,7 +80,7 @@ def test_a_read_looks_at_few_updates(distance: int, monkeypatch: pytest.MonkeyPa
     assert all(read.operands[0].op.kind == "input" for read in reads)
 
 
-@pytest.mark.parametrize("more", [5, 300])
+@pytest.mark.parametrize("more", [5, 150])
 def test_a_read_of_what_was_read_before_is_followed_at_once(more: int) -> None:
     """A concatenation that is made longer by a row of itself, again and again."""
 

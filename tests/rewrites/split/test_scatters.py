@@ -77,6 +77,7 @@ CASES = [
 ]  # fmt: skip
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize(("places", "count", "window", "mode", "dtype"), CASES)
 def test_values(places: int, count: int, window: tuple[int, ...], mode: str, dtype: Any) -> None:
     """By the interpreter, and by emulated kernels; indices beyond the ends, too."""

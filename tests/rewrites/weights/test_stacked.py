@@ -99,6 +99,7 @@ CASES = [("scanned", form) for form in FORMS] + [(name, "int8") for name in PROG
 CASES += [("steps_of_layers", None), ("twice", None)]
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize(("name", "form"), CASES[1:])
 def test_values_gradients_and_batches(name: str, form: Any) -> None:
     f, params, x = PROGRAMS[name], parameters(), jnp.asarray(array(5, 64))

@@ -61,6 +61,7 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
 }
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_values(name: str) -> None:
     function, args = PROGRAMS[name]

@@ -115,6 +115,7 @@ def test_element_types(dtype: str) -> None:
     assert "made the first" in error_of(lambda x: f(x) - f(x) * (x / (x * 0)), bad)
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("name", MAKERS)
 def test_results_are_the_same(name: str) -> None:
     good, _ = arguments()
@@ -199,6 +200,7 @@ PASSING: dict[str, Callable[[Any, Any], Any]] = {
 }
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("options", [CHECKED, EACH], ids=["fused", "each"])
 @pytest.mark.parametrize("name", PASSING)
 def test_what_came_in_was_not_made(name: str, options: stagejit.Options) -> None:
