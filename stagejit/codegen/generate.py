@@ -21,12 +21,14 @@ from stagejit.codegen.ir.shared_code import CHAINED, INLINED, repeats_code
 from stagejit.codegen.ir.verifier import verify as verify_kernel
 from stagejit.codegen.kernel import Choice, Kernel, KernelArg
 from stagejit.codegen.math.functions import is_long
+from stagejit.codegen.meaning import require_its_meaning
 from stagejit.codegen.own import OwnPolicy
 from stagejit.codegen.target import Target
 from stagejit.codegen.templates import Templates
 from stagejit.dispatch.regions import Region
 from stagejit.errors import ExtensionError, InternalError, StagejitError, VerificationError
 from stagejit.extension import Extension
+from stagejit.graph.definition import OwnOp
 from stagejit.graph.ir import Value
 from stagejit.graph.ops.elementwise import function_of
 from stagejit.importing import importing
@@ -69,6 +71,7 @@ class KernelCache:
     ) -> None:
         self.target, self.verify = target, verify
         self.own = tuple(each for each in extensions if isinstance(each, OwnPolicy))
+        self.ops = {each.definition: each for each in extensions if isinstance(each, OwnOp)}
         self._templates: Templates[Generated] = Templates()
 
     def generate(self, region: Region, overwritten: frozenset[Value] = frozenset()) -> Generated:
@@ -109,6 +112,9 @@ class KernelCache:
         by = next((each for each in self.own if each.signature in kernel.choices), None)
         if self.verify or by is not None:
             _verify(kernel, by)
+        for op in made.ops if self.verify else ():
+            if op.definition.code is not None and op.definition in self.ops:
+                require_its_meaning(op, self.ops[op.definition])
         lowered = _backend(self.target).lower(kernel, self.target, self.verify)
         forget_places(kernel.function)
         kernel = replace(kernel, args=(), function=lowered.function)

@@ -137,8 +137,9 @@ def rewrite(
     changes nothing; its docstring begins with `before  -->  after`, which is the reason that
     decisions give.
 
-    roots: op kinds that it is asked about, separated by spaces. functions: those of a `map`; any by
-        default. of: kinds that make `operand` of it; any by default.
+    roots: op kinds that it is asked about, separated by spaces; one that neither the package nor
+        an extension of the same options has is an ExtensionError. functions: those of a `map`; any
+        by default. of: kinds that make `operand` of it; any by default.
     counts: whether it asks the graph who else reads a value; it is asked again when fewer do.
     within, before, after: one of them names a step, see `steps`: the rule joins that one's
         worklist, so that what it makes meets the rules there, or is a step of its own. By default
@@ -253,6 +254,8 @@ def op(
     primitive, translate: of JAX or of yours, and what it becomes, see `translation`; by default one
         op of this kind, with the primitive's parameters as attributes.
     cpu, cuda: its kernels, as functions that `schedule` takes.
+    Under Options(verify=True) its `code` is compared with its `interpret` at random elements, where
+    a kernel with it is made, and a difference is an ExtensionError.
     Raises OptionsError for a kind that there is, or that is called as something else is.
     """
     loc = line_of()
@@ -268,7 +271,7 @@ def op(
     for backend, function in (("cpu", cpu), ("cuda", cuda)):
         if function is None and definition.is_pointwise:
             continue
-        given = function or nothing(kind, backend)
+        given = function or nothing(kind, backend, loc)
         parts.append(OwnPolicy(name, given, frozenset((kind,)), backend, summary(given), loc=loc))
     return Bundle(name, tuple(parts), loc=loc)
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any, TypeVar
 
 from stagejit.codegen.own import checked_code
-from stagejit.errors import OptionsError
+from stagejit.errors import ExtensionError, OptionsError
 from stagejit.extension import Extension
 from stagejit.graph.definition import OpDef
 from stagejit.graph.functions import MAP_FUNCTIONS
@@ -20,7 +20,8 @@ from stagejit.loc import Loc
 from stagejit.machine import Machine
 from stagejit.options import SWITCHES, suggested
 
-BACKENDS = ("cpu", "cuda")
+_MACHINES = {"cpu": "a CPU", "cuda": "a GPU"}
+BACKENDS = tuple(_MACHINES)
 M = TypeVar("M", bound=Machine)
 
 
@@ -115,9 +116,14 @@ def as_one(kind: str) -> Callable[..., Any]:
     return lambda emit, site, *operands: emit.build(kind, operands, **site.params)
 
 
-def nothing(kind: str, backend: str) -> Callable[..., Any]:
+def nothing(kind: str, backend: str, loc: Loc) -> Callable[..., Any]:
     def missing(region: Any, machine: Any) -> Any:
-        raise LookupError(f"{kind} has no kernel: give extending.op(..., {backend}=...)")
+        raise ExtensionError(
+            f"op {kind!r} has no kernel for {_MACHINES[backend]}",
+            loc=loc,
+            next_step=f"give extending.op(..., {backend}=...), a function that makes it, or "
+            "translate=..., which makes it of ops that there are",
+        )
 
     return missing
 

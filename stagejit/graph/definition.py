@@ -291,6 +291,11 @@ def is_defined(kind: str) -> bool:
     return kind in _DEFINITIONS
 
 
+def known_kinds() -> list[str]:
+    """Those of the package and, while something is compiled with extensions, of these."""
+    return sorted({*_DEFINITIONS, *_declared.get({})})
+
+
 def require(condition: bool, message: str) -> None:
     """What `infer` says of operands that do not fit."""
     if not condition:

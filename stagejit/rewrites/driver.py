@@ -34,7 +34,16 @@ from stagejit.graph.printer import as_text
 from stagejit.graph.verifier import verify
 from stagejit.machine import SMALL_SERVER, Machine
 from stagejit.options import Options
-from stagejit.rewrites.rules import Declined, Function, Outcome, OwnRule, Rule, declined, rewrite
+from stagejit.rewrites.rules import (
+    Declined,
+    Function,
+    Outcome,
+    OwnRule,
+    Rule,
+    declined,
+    require_known_kinds,
+    rewrite,
+)
 from stagejit.symbolic import Undecided
 from stagejit.types import TensorType
 
@@ -116,6 +125,8 @@ class OwnStep(Extension):
 def with_own(steps: Sequence[Step], options: Options) -> list[tuple[Step, OwnStep | None]]:
     """The steps, and those of the user's that stand beside one of them, with whose they are."""
     own = options.parts_of(OwnStep)
+    mine = [rule for each in own if isinstance(each.step, LocalStep) for rule in each.step.rules]
+    require_known_kinds([*mine, *(each.rule for each in options.parts_of(OwnRule))])
     names = [step.name for step in steps]
     found: list[tuple[Step, OwnStep | None]] = []
     for at, step in enumerate(steps):

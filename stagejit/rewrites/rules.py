@@ -7,11 +7,14 @@ say; it changes nothing that was there before.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from stagejit.errors import ExtensionError
 from stagejit.extension import Extension
+from stagejit.graph.definition import known_kinds
 from stagejit.graph.ir import Graph, Op, Value
+from stagejit.options import suggested
 
 
 @dataclass(frozen=True)
@@ -83,3 +86,15 @@ class OwnRule(Extension):
 
     rule: Rule
     step: str
+
+
+def require_known_kinds(rules: Iterable[Rule]) -> None:
+    """Raises ExtensionError for one of a user's that asks for ops of a kind that there is not."""
+    for rule in rules:
+        unknown = sorted((rule.roots | rule.of).difference(known := known_kinds()))
+        if unknown and rule.extension is not None:
+            raise ExtensionError(
+                f"rewrite {rule.name!r} asks for ops of kind {unknown[0]!r}, which there is not",
+                loc=rule.extension.loc,
+                next_step=suggested(unknown[0], known),
+            )

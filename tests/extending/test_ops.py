@@ -211,7 +211,64 @@ def test_operands_that_do_not_fit_are_refused_where_they_are() -> None:
 
 def test_an_op_without_a_kernel_says_what_it_lacks() -> None:
     fault = broken(RECURRENCE, lambda x: recurrence_p.bind(x, x), primitive=recurrence_p)
-    assert "linear_recurrence has no kernel: give extending.op(..., cpu=...)" in fault.what
+    assert fault.what == "op 'linear_recurrence' has no kernel for a CPU"
+    assert "give extending.op(..., cpu=...)" in str(fault)
+    assert "report" not in str(fault)
+
+
+def test_an_op_that_says_not_how_it_is_computed() -> None:
+    definition = extending.OpDef(kind="softsign", infer=alike, interpret=softsign)
+    fault = broken(definition, cpu=lambda region, machine: None)
+    assert fault.what.startswith("op 'softsign' has no kernel: ")
+    assert "is_elementwise=True" in str(fault)
+    assert "report" not in str(fault)
+
+
+def both_ways(definition: Any, f: Any, *args: Any) -> tuple[Any, ExtensionError | None]:
+    """Without verification, which says nothing, and with it."""
+    own = extending.op(definition, primitive=softsign_p)
+    found = stagejit.jit(f, options=stagejit.Options(extensions=own))(*args)
+    try:
+        stagejit.jit(f, options=stagejit.Options(extensions=own, verify=True))(*args)
+    except ExtensionError as error:
+        return found, error
+    return found, None
+
+
+DTYPES = ("float32", "float16", "bfloat16", "int32", "uint8", "int8", "bool")
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", [(), (1,), (3, 8), (40, 70), (0, 4)])
+def test_code_that_means_what_interpret_says_is_taken(dtype: str, shape: Any) -> None:
+    definition = extending.OpDef(
+        kind="softsign", infer=alike, is_elementwise=True,
+        interpret=lambda evaluator, op, x: np.where(x == 0, x, x), code=lambda b, op, e: e[0],
+    )  # fmt: skip
+    x = jnp.ones(shape, dtype)
+    found, fault = both_ways(definition, softsign_p.bind, x)
+    np.testing.assert_array_equal(found, x)
+    assert fault is None
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "int32", "uint8"])
+def test_code_that_means_something_else_is_refused_where_it_is_verified(dtype: str) -> None:
+    definition = extending.OpDef(
+        kind="softsign", infer=alike, is_elementwise=True,
+        interpret=lambda evaluator, op, x: x + x, code=lambda b, op, e: e[0],
+    )  # fmt: skip
+    _, fault = both_ways(definition, lambda x: softsign_p.bind(x * 2), jnp.ones((3, 8), dtype))
+    assert fault is not None
+    assert "has code that does not do what its interpret does: of " in fault.what
+
+
+def test_a_bool_is_compared_too() -> None:
+    definition = extending.OpDef(
+        kind="softsign", infer=alike, is_elementwise=True,
+        interpret=lambda evaluator, op, x: ~x, code=lambda b, op, e: e[0],
+    )  # fmt: skip
+    _, fault = both_ways(definition, softsign_p.bind, jnp.ones((3, 8), bool))
+    assert fault is not None
 
 
 def test_two_ops_of_one_kind_do_not_meet() -> None:

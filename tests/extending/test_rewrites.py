@@ -252,3 +252,25 @@ def test_a_failing_rewrite_of_dispatches_is_named() -> None:
     assert (
         "extension 'lost' failed as it rewrote a graph of dispatches: KeyError" in _fault(lost).what
     )
+
+
+@pytest.mark.parametrize("given", [{"roots": "mapp"}, {"roots": "map mapp"}])
+@pytest.mark.parametrize("place", [{}, {"after": "simplify"}, {"before": "simplify"}])
+def test_a_kind_that_no_op_has_is_refused(given: dict[str, str], place: dict[str, str]) -> None:
+    @extending.rewrite("odd", **given, **place)
+    def odd(graph: w.Graph, op: w.Op) -> Any:
+        """mapp  -->  map"""
+        return None
+
+    fault = _fault(odd)
+    assert fault.what == "rewrite 'odd' asks for ops of kind 'mapp', which there is not"
+    assert "did you mean 'map'?" in str(fault)
+
+
+def test_a_kind_of_what_makes_operands_is_refused_too() -> None:
+    @extending.rewrite("odd", roots="map", of="transposes")
+    def odd(graph: w.Graph, op: w.Op) -> Any:
+        """map (transpose)  -->  map"""
+        return None
+
+    assert "did you mean 'transpose'?" in str(_fault(odd))

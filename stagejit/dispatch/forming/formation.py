@@ -37,7 +37,8 @@ from stagejit.dispatch.forming.state import State
 from stagejit.dispatch.forming.stored import store_what_is_read
 from stagejit.dispatch.outputs import stored_outputs, without_reshapes
 from stagejit.dispatch.ranges.scalars import known_arguments
-from stagejit.errors import InternalError, UnsupportedOpError
+from stagejit.errors import ExtensionError, InternalError, StagejitError, UnsupportedOpError
+from stagejit.graph.definition import OwnOp
 from stagejit.graph.ir import Graph, Op, Value, in_memory, is_free
 from stagejit.graph.ops.control import (
     bodies_of,
@@ -152,7 +153,7 @@ class _Former:
             group = state.new_group(op, (), state.deps_of_all(op.operands))
             state.settle(op, group)
         elif not op.definition.is_empty:
-            raise InternalError(f"no dispatch is made for {op}", step="form", loc=op.loc)
+            raise _without_kernel(op, state.options)
 
     # ------------------------------------------------------------- pointwise
 
@@ -266,3 +267,17 @@ def _refuse_same_rows(
 
 def _short_part(operand: Value) -> int:
     return last_part(operand.op) if is_uneven(operand.op) else 0
+
+
+def _without_kernel(op: Op, options: Options) -> StagejitError:
+    declared = (own for own in options.parts_of(OwnOp) if own.definition is op.definition)
+    own = next(declared, None)
+    if own is None:
+        return InternalError(f"no dispatch is made for {op}", step="form", loc=op.loc)
+    return ExtensionError(
+        f"op {op.kind!r} has no kernel: its declaration does not say how to compute it",
+        loc=own.loc,
+        next_step="declare it with is_elementwise=True and code=; or with stands_alone=True, and "
+        "give extending.op(..., cpu=..., cuda=...) its kernels; or with pull=, if it is a view; or "
+        "give extending.op(..., translate=...), which makes it of ops that there are",
+    )
