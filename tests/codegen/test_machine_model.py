@@ -10,10 +10,14 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+import stagejit
+from stagejit import extending
 from stagejit.codegen.generate import kernel_of
 from stagejit.codegen.kernel import Kernel
 from stagejit.codegen.target import Target, _make
-from stagejit.runtime.hosting.launching import launching
+from stagejit.options import Options
+from stagejit.runtime.hosting.launching import launching, threads
+from stagejit.runtime.modelled.kernels import core_seconds
 from stagejit.trace.translate import graph_of
 from tests.codegen.regions import region_of
 
@@ -126,6 +130,32 @@ def test_packed_vectors_leave_the_second_cache_time() -> None:
     assert tile(zen3(), (512, 768), (768, 3072)).startswith("6 x 2 ")
     assert tile(zen3(), (123, 768), (768, 768)).startswith("6 x 2 ")
     assert tile(server("znver5"), (512, 768), (768, 3072)).startswith("8 x 3 ")
+
+
+@pytest.mark.parametrize("name", ["map", "sort", "product", "row sums", "transpose"])
+def test_one_core_forks_nothing(name: str) -> None:
+    f, shapes = UNEVEN[name]
+    target = server("znver4", 1)
+    made = kernel(f, *shapes, target=target)
+    assert launching(made, target) == (made.total, False)
+    assert core_seconds(made, target, alone=False) == core_seconds(made, target, alone=True)
+    assert "as there is no other" in threads(made, target).reason
+
+
+@pytest.mark.parametrize("cores", [1, 2])
+def test_programs_of_one_core_have_no_regions(cores: int) -> None:
+    """Of kernels, of loops, of neighbours."""
+
+    def f(x: Any) -> Any:
+        rows = jax.lax.map(lambda row: jnp.cumsum(jnp.sin(row)), x)
+        return rows, [jnp.tanh(x[n:] @ x) for n in range(4)], jnp.sort(x, 0)
+
+    options = Options(extensions=(extending.cpu("mine", cores=cores),))
+    lowered = stagejit.jit(f, options=options).lower(jnp.ones((600, 600)))
+    text = lowered.as_text("host")
+    assert ("parallel" in text or "threads" in text) == (cores > 1)
+    shared = [each for each in lowered.plan.decisions if each.rewrite == "share-forks"]
+    assert cores > 1 or not any(each.applied for each in shared)
 
 
 @pytest.mark.parametrize("cores", MANY)

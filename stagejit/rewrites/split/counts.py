@@ -21,6 +21,7 @@ from stagejit.graph.dims import ConvDims
 from stagejit.graph.ir import Op
 from stagejit.graph.ops.moving.splits import sums_parts, tile_of
 from stagejit.machine import Machine
+from stagejit.numbers import counted
 
 _PARTS_PER_CORE = 16
 _TILES_PER_CORE = 8  # items of a product that a core is given
@@ -219,14 +220,14 @@ def _wanted(many: Many, machine: Machine) -> tuple[int, str] | str:
         why = f"as it is, {many.again_nbytes} bytes are read for {many.nbytes}"
         return min(_balanced(many, machine), most), why
     if many.items >= many.enough:
-        return f"its {many.items} blocks of results are enough for {machine.cores} cores"
+        return f"its {many.items} blocks of results are enough for {counted(machine.cores, 'core')}"
     worth = max(4 * many.nbytes // machine.l2_nbytes, int(seconds / _PART_SECONDS))
     parts = min(worth, _PARTS_PER_CORE * machine.cores) // many.each
     balanced = many.items >= machine.cores  # and only a little better in many parts
     if min(parts, most) < max(2 * machine.cores // many.each if balanced else 2, 2):
         return f"{many.nbytes} bytes are too few to share out"
     blocks = "1 block" if many.items == 1 else f"{many.items} blocks"
-    return min(parts, most), f"{blocks} of results for {machine.cores} cores"
+    return min(parts, most), f"{blocks} of results for {counted(machine.cores, 'core')}"
 
 
 def _balanced(many: Many, machine: Machine) -> int:

@@ -21,6 +21,7 @@ from itertools import chain
 
 from stagejit.graph.ir import Graph, Op
 from stagejit.machine import Machine
+from stagejit.numbers import counted
 from stagejit.rewrites.driver import Log
 from stagejit.rewrites.tiling.along import Along, axes_along
 from stagejit.rewrites.tiling.clusters import Cluster, Clusters
@@ -121,7 +122,7 @@ def _cut(graph: Graph, cluster: Cluster, axis: int, machine: Machine) -> Cut | s
     loops = [loop for places in sizes if (loop := TileLoop(parts, places)).trip >= machine.cores]
     if not loops:
         trip = parts.extent // sizes[0]
-        return f"{trip} tiles along axis {axis} are too few for {machine.cores} cores"
+        return f"{trip} tiles along axis {axis} are too few for {counted(machine.cores, 'core')}"
     costs = [Cost(loop, machine) for loop in loops]
     cuts = [Cut(axis, cost.loop, cost.tiled, cost.whole) for cost in costs]
     return min(cuts, key=lambda cut: cut.seconds * (1 if cut.loop.rest else _WORTH))

@@ -16,7 +16,9 @@ CHUNKS_PER_CORE = 8
 
 
 def launching(kernel: Kernel, target: Target) -> tuple[int, bool]:
-    """(items a chunk, whether threads share them)."""
+    """(items a chunk, whether threads share them): one core has nobody to share with."""
+    if target.cores == 1:
+        return max(kernel.total, 1), False
     grain = grain_of(kernel.total, kernel.seconds, target.cores)
     return grain, kernel.seconds > FORK_SECONDS and kernel.total > grain
 
@@ -41,7 +43,9 @@ def threads(kernel: Kernel, target: Target) -> Choice:
     """Why threads share a kernel, or do not."""
     grain, parallel = launching(kernel, target)
     time = f"{1e6 * kernel.seconds:.3g} us on one core"
-    if parallel:
+    if target.cores == 1:
+        why = f"on one core, as there is no other: {time}"
+    elif parallel:
         why = f"in chunks of {grain} items on {target.cores} cores: {time}"
     elif kernel.total <= grain:
         why = f"on one core, being one chunk: {time}"
