@@ -243,7 +243,7 @@ class Plan:
     def totals(self, machine: Machine = SMALL_SERVER) -> Totals:
         """What a call costs. machine: whose memory and arithmetic the floor is of."""
         counts: dict[str, int] = {}
-        seconds = 0.0
+        seconds, sizes = 0.0, self.sizes
         for dispatch, known in self.launches():
             times = 1 if known is None else known
             counts["dispatches"] = counts.get("dispatches", 0) + 1
@@ -257,7 +257,7 @@ class Plan:
             found |= {"copied_nbytes": written} if dispatch.kind == "copy" else {}
             for name, count in found.items():
                 counts[name] = counts.get(name, 0) + times * count
-            if not self.sizes and dispatch.kind != "delegate":
+            if not sizes and dispatch.kind != "delegate":
                 seconds += times * machine.floor_seconds(dispatch.flops, read + written)
         plans = [self, *(body.plan for each in self.all_dispatches() for body in each.bodies)]
         return Totals(
@@ -269,7 +269,7 @@ class Plan:
             barriers=sum(len(plan.barriers) for plan in plans),
             transient_nbytes=self.transient_nbytes,
             peak_nbytes=self.peak_nbytes,
-            floor_seconds=None if self.sizes else seconds,
+            floor_seconds=None if sizes else seconds,
         )
 
     def compare(self, other: Plan, machine: Machine = SMALL_SERVER) -> Comparison:

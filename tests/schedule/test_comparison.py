@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from jax import export, lax
 
 import stagejit
@@ -95,3 +96,24 @@ def test_a_floor_is_of_all_cores_and_of_memory() -> None:
     machine = Machine(cores=4, peak_flops=1e9, core_bandwidth=1e9, bandwidth=3e9)
     assert machine.floor_seconds(10**9, 0) == 0.25
     assert machine.floor_seconds(10**9, 3 * 10**9) == 1.0
+
+
+def test_totals_walk_the_buffers_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many dispatches there are."""
+    x, asked = jnp.ones((8, 8)), list[int]()
+    sizes = Plan.sizes.__get__
+
+    def counting(self: Plan) -> tuple[str, ...]:
+        asked.append(len(self.buffers))
+        return sizes(self)  # as if nobody counted
+
+    made = []
+    for length in (10, 40):
+        chain = plan(lambda x, n=length: [x := jnp.tanh(x @ x) for _ in range(n)][-1], x)
+        asked.clear()
+        with monkeypatch.context() as patch:
+            patch.setattr(Plan, "sizes", property(counting))
+            chain.totals()
+        made.append((sum(asked), len(chain.buffers)))
+    (few, buffers), (many, more) = made
+    assert many * buffers <= 2 * few * more
