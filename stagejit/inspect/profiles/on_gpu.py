@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from stagejit.inspect.profiles.rows import DispatchTimes, merged
+from stagejit.inspect.profiles.rows import DispatchTimes, merged, names_of
 from stagejit.runtime.cuda.programs.timing import Timed
 
 HEAD = ("on the GPU", "kind", "count", "ms", "us each", "min us", "GFLOP/s", "GB/s", "line")
@@ -38,13 +38,18 @@ def _row(timed: Timed) -> DispatchTimes:
         seconds_max=seconds,
         flops=site.flops,
         nbytes=site.nbytes,
+        sizes=site.sizes,
     )
 
 
-def cells(row: DispatchTimes) -> tuple[str, ...]:
-    """One for each of `HEAD`."""
+def table_of(rows: Sequence[DispatchTimes]) -> list[tuple[str, ...]]:
+    """The cells of each row, one for each of `HEAD`."""
+    return list(map(_cells, rows, names_of(rows)))
+
+
+def _cells(row: DispatchTimes, name: str) -> tuple[str, ...]:
     return (
-        f"{row.function} {row.dispatch}",
+        name,
         row.kind,
         str(row.count),
         f"{1e3 * row.seconds:.3f}",
@@ -60,7 +65,7 @@ def lines(rows: Sequence[DispatchTimes]) -> list[str]:
     """A table for a terminal; nothing where there are no rows."""
     if not rows:
         return []
-    told = [HEAD, *map(cells, rows)]
+    told = [HEAD, *table_of(rows)]
     widths = [max(len(line[at]) for line in told) for at in range(len(HEAD))]
     numbers = range(2, len(HEAD) - 1)
     made = [

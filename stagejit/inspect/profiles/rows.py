@@ -14,7 +14,7 @@ work evenly.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -45,7 +45,9 @@ class DispatchTimes:
     least and at most, 0 where nobody knows. busy_seconds: of all threads. threads: how many share
     it at most; balance: 1 where all have the same to do, and 1 / threads where one does all;
     waiting_seconds: what `seconds` would be less with threads that have all the same to do. flops,
-    nbytes: of one execution, as in the plan.
+    nbytes: of one execution, as in the plan. sizes: of what one execution reads and writes, as
+    "32x8, 8x4 -> 32x4". different_nbytes: that it touches at least, each once. program:
+    tells what a function was compiled for apart; empty for what is around dispatches.
     """
 
     function: str
@@ -63,6 +65,9 @@ class DispatchTimes:
     waiting_seconds: float = 0.0
     flops: int = 0
     nbytes: int = 0
+    sizes: str = ""
+    different_nbytes: int = 0
+    program: str = ""
 
     @property
     def seconds_mean(self) -> float:
@@ -95,6 +100,11 @@ class DispatchTimes:
     def is_dispatch(self) -> bool:
         """False for what is around dispatches: forks and joins, and the host's own work."""
         return self.kind not in (FORK_JOIN, HOST)
+
+    @property
+    def name(self) -> str:
+        """Of the function and the dispatch."""
+        return f"{self.function} {self.dispatch}"
 
 
 @dataclass
@@ -262,8 +272,11 @@ class _Rows:
             waiting_seconds=max(self.clock.lasting(sums.seconds - sums.even), 0.0),
             nbytes=sums.nbytes,
         )
+        if number == NOWHERE and what != "carries":
+            return made
+        made = replace(made, program=self.times.name)
         if number == NOWHERE:
-            return replace(made, dispatch="arguments", kind="copy") if what == "carries" else made
+            return replace(made, dispatch="arguments", kind="copy")
         site = self.program.sites[number]
         if what == "carries":
             return replace(
@@ -277,6 +290,8 @@ class _Rows:
             loc=site.loc,
             flops=site.flops,
             nbytes=site.nbytes,
+            sizes=site.sizes,
+            different_nbytes=site.different_nbytes,
         )
 
 
@@ -302,10 +317,27 @@ def _within(program: HostProgram) -> Mapping[int, int]:
 
 def merged(rows: Iterable[DispatchTimes]) -> list[DispatchTimes]:
     """Rows of the same dispatches become one each; slowest first."""
-    found: dict[tuple[str, str, str, Loc], list[DispatchTimes]] = defaultdict(list)
+    found: dict[DispatchTimes, list[DispatchTimes]] = defaultdict(list)
     for row in rows:
-        found[row.function, row.dispatch, row.kind, row.loc].append(row)
+        found[_dispatch_of(row)].append(row)
     return sorted(map(_one, found.values()), key=lambda row: -row.seconds)
+
+
+def _dispatch_of(row: DispatchTimes) -> DispatchTimes:
+    """All that does not depend on the executions: rows that differ there have nothing in common
+    that a rate could be of."""
+    return replace(
+        row, count=0, seconds=0.0, seconds_min=0.0, seconds_max=0.0, busy_seconds=0.0, threads=1,
+        balance=1.0, waiting_seconds=0.0,
+    )  # fmt: skip
+
+
+def names_of(rows: Sequence[DispatchTimes]) -> list[str]:
+    """Of each, with its sizes where another one has the same name."""
+    told = Counter(row.name for row in rows)
+    return [
+        f"{row.name} {row.sizes}" if told[row.name] > 1 and row.sizes else row.name for row in rows
+    ]
 
 
 def _one(rows: Sequence[DispatchTimes]) -> DispatchTimes:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -32,7 +32,7 @@ from stagejit.runtime.lowering.embedding import staged_functions
 from stagejit.runtime.peaks import Peaks, of_this_machine
 from stagejit.runtime.waiting import wait_for_calls
 
-_Open = tuple[recording.Recording, timing.Recording, AbstractContextManager[None]]
+_Open = tuple[recording.Recording, timing.Recording, ExitStack]
 
 
 class Profile:
@@ -57,9 +57,13 @@ class Profile:
                 "this profile has begun already", next_step="make another stagejit.profile()"
             )
         wait_for_calls()
-        told = noting(self._compiled)
-        told.__enter__()
-        self._open = recorder().begin(), timing.begin(), told
+        with ExitStack() as begun:  # what has begun ends again, where the rest does not begin
+            begun.enter_context(noting(self._compiled))
+            taken = recorder().begin()
+            begun.callback(recorder().end, taken)
+            on_gpu = timing.begin()
+            begun.callback(timing.end, on_gpu)
+            self._open = taken, on_gpu, begun.pop_all()
         return self
 
     def __exit__(
@@ -70,14 +74,13 @@ class Profile:
     ) -> None:
         if self._open is None:
             raise StagejitError("this profile has not begun", next_step="write `with` before it")
-        (taken, on_gpu, told), self._open = self._open, None
+        (taken, on_gpu, begun), self._open = self._open, None
         try:
             wait_for_calls()
-        finally:  # an interrupt ends it, too
-            recorder().end(taken)
-            timing.end(on_gpu)
-            told.__exit__(None, None, None)
-        made = _take(taken, self._compiled)
+        finally:  # an interrupt ends it, too, with what there is
+            begun.close()
+            made = _take(taken, self._compiled)
+            self._taken = made
         self._taken = replace(made, on_gpu=rows_on_gpu(on_gpu.timed))
 
     def _known(self) -> Taken:

@@ -13,8 +13,9 @@ from stagejit.inspect import page as pages
 from stagejit.inspect.page import Markup, Section, element, joined, table
 from stagejit.inspect.profiles import drawings, on_gpu
 from stagejit.inspect.profiles.doubts import warnings
-from stagejit.inspect.profiles.rows import DispatchTimes
+from stagejit.inspect.profiles.rows import DispatchTimes, names_of
 from stagejit.inspect.profiles.taken import Taken
+from stagejit.numbers import counted
 from stagejit.runtime.peaks import Peaks, of_this_machine
 
 _HEAD = (
@@ -37,18 +38,18 @@ def summary(taken: Taken) -> str:
 def peaks_text(peaks: Peaks) -> str:
     """What floors are computed from."""
     return (
-        f"floors: {peaks.gflops:.0f} GFLOP/s and {peaks.gbytes:.1f} GB/s, measured on {peaks.cores}"
-        " cores; what lies in a cache may be faster"
+        f"floors: {peaks.gflops:.0f} GFLOP/s and {peaks.gbytes:.1f} GB/s, measured on"
+        f" {counted(peaks.cores, 'core')}; what lies in a cache may be faster"
     )
 
 
-def cells(row: DispatchTimes, total: float, peaks: Peaks) -> tuple[str, ...]:
-    """One for each column."""
+def cells(row: DispatchTimes, total: float, peaks: Peaks, name: str = "") -> tuple[str, ...]:
+    """One for each column. name: where that of the row is not enough."""
     share = 100 * row.seconds / total if total else 0.0
     floor, times = row.floor_seconds(peaks), row.times_floor(peaks)
     many = row.threads > 1
     return (
-        f"{row.function} {row.dispatch}",
+        name or row.name,
         row.kind if not row.ops else f"{row.kind} ({_few(row.ops)})",
         str(row.count),
         f"{1e3 * row.seconds:.3f}",
@@ -64,6 +65,10 @@ def cells(row: DispatchTimes, total: float, peaks: Peaks) -> tuple[str, ...]:
         f"{1e3 * row.waiting_seconds:.3f}" if many else "",
         str(row.loc) if row.loc else "",
     )
+
+
+def _table(rows: Sequence[DispatchTimes], total: float, peaks: Peaks) -> list[tuple[str, ...]]:
+    return [cells(row, total, peaks, name) for row, name in zip(rows, names_of(rows), strict=True)]
 
 
 def outside_cells(taken: Taken) -> tuple[str, ...]:
@@ -102,7 +107,7 @@ def as_text(taken: Taken, most: int) -> str:
     if not taken.rows:
         return "no staged function was called in the block of this profile\n"
     peaks = of_this_machine()
-    lines = [_HEAD, *(cells(row, total, peaks) for row in rows[:most])]
+    lines = [_HEAD, *_table(rows, total, peaks)[:most]]
     rest = rows[most:]
     if rest:
         seconds = sum(row.seconds for row in rest)
@@ -131,7 +136,7 @@ def as_text(taken: Taken, most: int) -> str:
 def sections(taken: Taken) -> list[Section]:
     """What a page has."""
     rows, total, peaks = taken.dispatches, taken.seconds, of_this_machine()
-    shown = [*(cells(row, total, peaks) for row in taken.rows), outside_cells(taken)]
+    shown = [*_table(taken.rows, total, peaks), outside_cells(taken)]
     told = [element("p", line) for line in (outside_text(taken), *warnings(rows, peaks))]
     parts = [table(_HEAD, shown, numbers=_NUMBERS), *told]
     made = [
@@ -140,8 +145,7 @@ def sections(taken: Taken) -> list[Section]:
         Section("Timeline", drawings.timeline(taken.spans), note="the last call"),
     ]
     if taken.on_gpu:
-        shown = [on_gpu.cells(row) for row in taken.on_gpu]
-        gpu = table(on_gpu.HEAD, shown, numbers=range(2, 8))
+        gpu = table(on_gpu.HEAD, on_gpu.table_of(taken.on_gpu), numbers=range(2, 8))
         made.insert(1, Section("On the GPU", gpu, note=on_gpu.NOTE))
     if taken.compiled:
         text = "\n".join(map(str, taken.compiled))

@@ -16,11 +16,13 @@ if TYPE_CHECKING:  # `lowering/staged.py` is imported with the package, and the 
     from stagejit.schedule.plan import Body, Dispatch
 
 NOWHERE = -1
+_MOST_BOXES = 3
 
 
 @dataclass(frozen=True)
 class Site:
-    """A dispatch. path: as in "loop.1/contract.0"; flops, nbytes: of one execution."""
+    """A dispatch. path: as in "loop.1/contract.0"; flops, nbytes, sizes: of one
+    execution. different_nbytes: that it touches at least, each byte counted once."""
 
     path: str
     kind: str = ""
@@ -28,6 +30,8 @@ class Site:
     loc: Loc = UNKNOWN
     flops: int = 0
     nbytes: int = 0
+    sizes: str = ""
+    different_nbytes: int = 0
 
 
 @dataclass
@@ -49,7 +53,27 @@ class Sites:
 def site_of(dispatch: Dispatch, around: str = "") -> Site:
     """The site of a dispatch inside of others, whose path ends with a slash."""
     path = f"{around}{dispatch.name}"
-    return Site(path, dispatch.kind, dispatch.ops, dispatch.loc, dispatch.flops, dispatch.nbytes)
+    found = dispatch.flops, dispatch.nbytes, _sizes(dispatch), _different_nbytes(dispatch)
+    return Site(path, dispatch.kind, dispatch.ops, dispatch.loc, *found)
+
+
+def _different_nbytes(dispatch: Dispatch) -> int:
+    """Boxes of one buffer may have elements in common."""
+    largest: dict[str, int] = {}
+    for access in (*dispatch.reads, *dispatch.writes):
+        if access.must:
+            largest[access.buffer] = max(largest.get(access.buffer, 0), access.nbytes)
+    return sum(largest.values())
+
+
+def _sizes(dispatch: Dispatch) -> str:
+    """Of the boxes that are read, and of those that are written."""
+    sides = (
+        ", ".join("x".join(map(str, access.sizes)) or "scalar" for access in side[:_MOST_BOXES])
+        + (", ..." if len(side) > _MOST_BOXES else "")
+        for side in (dispatch.reads, dispatch.writes)
+    )
+    return " -> ".join(filter(None, sides))
 
 
 def inside(around: str, dispatch: Dispatch, body: Body) -> str:

@@ -24,9 +24,10 @@ import pytest
 
 import stagejit
 from stagejit.errors import OptionsError, StagejitError
-from stagejit.inspect.profiles import views
+from stagejit.inspect.profiles import session, views
 from stagejit.inspect.profiles.pieces_of_xla import outside
 from stagejit.inspect.profiles.rows import FORK_JOIN, HOST, XLA
+from stagejit.runtime import compile_times
 from stagejit.runtime.cpu import recording
 from stagejit.runtime.cpu.recording import Clock, Event, ProgramTimes, Slot
 from stagejit.runtime.hosting.program import HostProgram
@@ -440,3 +441,120 @@ def test_in_a_child_of_a_fork(when: str) -> None:
     command = [sys.executable, "-c", textwrap.dedent(IN_A_CHILD), when]
     found = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True)
     assert found.stdout == "1\n"
+
+
+def _squared(x: Any) -> Any:
+    return jnp.tanh(x @ x)
+
+
+def _alike(kind: str) -> list[tuple[Any, Any]]:
+    """Functions and arguments whose dispatches have one name, and do not do the same."""
+    small, large = jnp.ones((16, 16)), jnp.ones((160, 160))
+    if kind == "sizes of one function":
+        f = stagejit.jit(_squared)
+        return [(f, small), (f, large)]
+    if kind == "functions of one name":
+        return [
+            (stagejit.jit(lambda x, n=n: _squared(x[:n, :n]), static_argnums=1), large)
+            for n in (16, 160)
+        ]
+    if kind == "element types":
+        f = stagejit.jit(_squared)
+        return [(f, large), (f, large.astype(jnp.bfloat16))]
+    assert kind == "pieces of XLA"
+    f = stagejit.jit(lambda x: jnp.sin(jnp.linalg.eigh(jnp.cos(x))[0]))
+    return [(f, small), (f, large)]
+
+
+@pytest.mark.parametrize("order", [1, -1])
+@pytest.mark.parametrize(
+    "kind", ["sizes of one function", "functions of one name", "element types", "pieces of XLA"]
+)
+def test_rows_of_dispatches_that_differ_stay_apart(kind: str, order: int) -> None:
+    cases = _alike(kind)[::order]
+    for f, x in cases:
+        jax.block_until_ready(f(x))
+    with stagejit.profile() as profile:
+        for calls, (f, x) in enumerate(cases, 2):
+            for _ in range(calls):
+                jax.block_until_ready(f(x))
+    known: Counter[tuple[str, int, int]] = Counter()
+    for calls, (f, x) in enumerate(cases, 2):
+        for dispatch in f.plan(x).dispatches:
+            if dispatch.kind != "delegate":
+                known[dispatch.name, dispatch.flops, dispatch.nbytes] += calls
+    found = [row for row in profile.dispatches if row.kind != XLA]
+    assert {(row.dispatch, row.flops, row.nbytes): row.count for row in found} == known
+    assert len(found) == len(known)
+    for row in found:
+        assert row.gflops * row.seconds == pytest.approx(row.flops * row.count / 1e9)
+    names = [cells[0] for cells in views._table(profile.dispatches, profile.seconds, PEAKS)]
+    if kind != "element types":
+        assert len({*names}) == len(names)
+
+
+def test_one_program_is_one_row_for_all_who_call_it() -> None:
+    x = jnp.ones((32, 32))
+    both = [stagejit.jit(_squared) for _ in range(2)]
+    for f in both:
+        f(x)
+    with stagejit.profile() as profile:
+        for f in both:
+            jax.block_until_ready(f(x))
+    assert [row.count for row in profile.dispatches] == [2]
+
+
+@pytest.mark.parametrize("size", [8, 700])
+def test_an_argument_that_the_result_lies_in_is_not_copied(size: int) -> None:
+    f = stagejit.jit(lambda x: jnp.sin(x) + 1, donate_argnums=0)
+    f(jnp.ones((size, size)))
+    x = jnp.ones((size, size)).block_until_ready()
+    with stagejit.profile() as profile:
+        jax.block_until_ready(f(x))
+    assert [row.kind for row in profile.dispatches] == ["map"]
+
+
+def test_an_argument_that_was_not_given_up_is_copied() -> None:
+    f = stagejit.jit(lambda x: x.at[3].set(1.0), donate_argnums=0)
+    x = jnp.ones((500, 8))
+    outer = jax.jit(lambda x: (f(x), x.sum()))
+    outer(x)
+    with stagejit.profile() as profile:
+        jax.block_until_ready(outer(x))
+    copies = [row for row in profile.dispatches if row.dispatch == "arguments"]
+    assert not copies or all(row.nbytes == 2 * x.nbytes for row in copies)
+
+
+def test_an_interrupt_while_the_block_ends_leaves_what_there_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    f, x = stagejit.jit(_squared), jnp.ones((8, 8))
+    jax.block_until_ready(f(x))
+    profile = stagejit.profile()
+
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    profile.__enter__()
+    jax.block_until_ready(f(x))
+    monkeypatch.setattr(session, "wait_for_calls", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        profile.__exit__(None, None, None)
+    assert counts(profile) == {"contract.0": 1}
+
+
+@pytest.mark.parametrize("what", ["recorder", "timing"])
+def test_a_profile_that_does_not_begin_leaves_nothing_open(
+    monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    def fails() -> None:
+        raise MemoryError
+
+    place = session.recorder() if what == "recorder" else session.timing
+    with monkeypatch.context() as patch:
+        patch.setattr(place, "begin", fails)
+        with pytest.raises(MemoryError):
+            stagejit.profile().__enter__()
+    assert not compile_times._noting
+    assert not session.recorder()._open
+    assert not session.timing.is_on()

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from stagejit.codegen.target import Target
 from stagejit.inspect.profiles import views
 from stagejit.inspect.profiles.doubts import warnings
 from stagejit.inspect.profiles.rows import HOST, DispatchTimes
@@ -21,6 +24,7 @@ def row(flops: int = 0, nbytes: int = 0, *, mean: float, least: float) -> Dispat
         seconds_min=1e-6 * least,
         flops=flops,
         nbytes=nbytes,
+        different_nbytes=nbytes,
     )
 
 
@@ -60,3 +64,17 @@ def test_small_rows_and_caches_are_no_sign_of_a_busy_machine() -> None:
     even, uneven = row(mean=90.0, least=80.0), row(mean=10.0, least=1.0)
     assert warnings([even, uneven], PEAKS) == []
     assert warnings([row(nbytes=1_000_000, mean=2.0, least=2.0)], PEAKS) == []
+
+
+def test_more_bytes_than_caches_have_are_a_sign() -> None:
+    large = 4 * (Target.host().l3s_nbytes + Target.host().cores * Target.host().l2_nbytes)
+    floor = 1e6 * PEAKS.floor_seconds(0, large)
+    (line,) = warnings([row(nbytes=large, mean=floor / 2, least=floor / 2)], PEAKS)
+    assert "ran faster than the floor" in line
+    assert warnings([row(nbytes=large, mean=floor * 0.8, least=floor * 0.8)], PEAKS) == []
+    again = replace(row(nbytes=large, mean=1.0, least=1.0), different_nbytes=large // 8)
+    assert warnings([again], PEAKS) == []  # the same bytes, several times
+
+
+def test_one_core_is_one() -> None:
+    assert "on 1 core;" in views.peaks_text(replace(PEAKS, cores=1))

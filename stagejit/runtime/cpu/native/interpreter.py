@@ -12,7 +12,8 @@ step's references in its words (see `encoding.py`; places are in bytes from the 
     launch  kernel, params, total, whether it needs scratch
     region  chunks, table of jobs (see `support.py`)
     call    see `foreign.py`
-    copy    bytes, from the second address of the row to the first, unless they are one
+    copy    bytes, from the second address of the row to the first, unless they are one: then it
+            is no execution, of which nothing is written
     advise  bytes, at the address
     store   bytes of the integer, its value, number of a loop, how much more it is in each turn
     loop    number of the loop from outside, whose turns are counted from here on, trip
@@ -221,7 +222,7 @@ failed:
 copy:
 {abi.load("%to", "ptr", "%row", 0)}{abi.load("%from", "ptr", "%row", 8)}\
   %same = icmp eq ptr %to, %from
-  br i1 %same, label %{done}, label %differ
+  br i1 %same, label %next, label %differ
 differ:
   %ignored = call ptr @memcpy(ptr %to, ptr %from, i64 %word)
   br label %{done}
