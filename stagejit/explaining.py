@@ -19,7 +19,7 @@ from stagejit.inspect.explain.call_sites import with_calls
 from stagejit.inspect.explain.collect import facts_of
 from stagejit.inspect.explain.edges import edges_of
 from stagejit.inspect.explain.notes import Facts, Inside
-from stagejit.inspect.explain.what_if import Worth
+from stagejit.inspect.explain.what_if import Measured, Worth
 from stagejit.options import SWITCHES, Options, suggested
 from stagejit.pipeline import Compilation
 from stagejit.runtime.compilations.history import Past
@@ -28,7 +28,7 @@ from stagejit.runtime.lowering.staged import Request
 from stagejit.schedule.comparison import Totals
 from stagejit.schedule.schedule import Delegation
 
-Timed = Callable[[Sequence[Options]], list[float]]
+Timed = Callable[[Sequence[Options]], list[Measured]]
 
 
 def explanation_of(
@@ -54,7 +54,7 @@ def explanation_of(
     facts = replace(facts_of_compilation(explained), past=past)
     if groups and not compilation.left_to_xla:
         others = [without(compilation, group) for group in groups]
-        measured: list[float] = []
+        measured: list[Measured] = []
         if timed is not None:
             measured = timed([options, *(other.request.options for other in others)])
         own = totals_of(compilation)

@@ -219,6 +219,9 @@ def _step(launch: Launch, buffers: _Buffers, symbols: _Symbols) -> Step:
         sum(op.definition.flops(op) for op in region.ops),
         region.loc,
     )
+    if region.borders:  # their stores come after those of the region itself
+        moved = sum(access.nbytes for access in stored[: len(region.stores)])
+        made = replace(made, filled_nbytes=sum(access.nbytes for access in writes) - moved)
     if launch.parts:
         made = replace(made, parts=tuple(_parts(each, buffers, symbols) for each in launch.parts))
     if bodies is None:

@@ -17,6 +17,7 @@ _WORDS = {
     "launches": "launches in a call",
     "copies": "copies",
     "copied_nbytes": "bytes copied",
+    "filled_nbytes": "bytes filled by copies",
     "fills": "fills",
     "packs": "operands to pack",
     "delegated": "left to XLA",
@@ -36,16 +37,17 @@ class Totals:
     """Of one call.
 
     dispatches: of the plan, those in loops once; launches: how often one is run. copied_nbytes:
-    written by copies. read_nbytes, written_nbytes: of all that is run. floor_seconds: the least
-    that the memory and the arithmetic of a machine allow, one dispatch after the other; None where
-    sizes are symbolic. modelled_seconds: by the model of the kernels; None where there are none, as
-    of a plan by itself.
+    written by copies, but for filled_nbytes: borders that they fill. read_nbytes, written_nbytes:
+    of all that is run. floor_seconds: the least that the memory and the arithmetic of a machine
+    allow, one dispatch after the other; None where sizes are symbolic. modelled_seconds: by the
+    model of the kernels; None where there are none, as of a plan by itself.
     """
 
     dispatches: int = 0
     launches: int = 0
     copies: int = 0
     copied_nbytes: int = 0
+    filled_nbytes: int = 0
     fills: int = 0
     packs: int = 0
     delegated: int = 0

@@ -85,6 +85,7 @@ class Dispatch:
     flops: arithmetic operations, a multiply-add counting two. loc: the user's line of its main op.
     bodies: of a loop the body, then its condition if it has one; of a branch all branches.
     parts: what each part of a split sum touches of `reads` and `writes`; see `Plan.part`.
+    filled_nbytes: of those written what are borders that it fills; the text does not say it.
     """
 
     name: str
@@ -96,6 +97,7 @@ class Dispatch:
     loc: Loc = UNKNOWN
     bodies: tuple[Body, ...] = ()
     parts: tuple[Parts, ...] = ()
+    filled_nbytes: int = field(default=0, compare=False)
 
     @property
     def nbytes(self) -> int:
@@ -254,7 +256,9 @@ class Plan:
             )
             found = {"launches": 1, "read_nbytes": read, "written_nbytes": written}
             found |= {"flops": dispatch.flops}
-            found |= {"copied_nbytes": written} if dispatch.kind == "copy" else {}
+            if dispatch.kind == "copy":
+                filled = dispatch.filled_nbytes
+                found |= {"copied_nbytes": written - filled, "filled_nbytes": filled}
             for name, count in found.items():
                 counts[name] = counts.get(name, 0) + times * count
             if not sizes and dispatch.kind != "delegate":

@@ -132,21 +132,12 @@ def _launched(at: _At, model: Model | None) -> Launched:
         own,
         region.loc,
         tuple(_other_lines(region)),
-        filled_nbytes=_filled_nbytes(at),
+        filled_nbytes=dispatch.filled_nbytes,
     )
 
 
 def _nbytes(dispatch: Dispatch, *, written: bool) -> int:
     return sum(access.nbytes for access in (dispatch.writes if written else dispatch.reads))
-
-
-def _filled_nbytes(at: _At) -> int:
-    """Of borders: what is written besides the stores of the region itself."""
-    region, written = at.step.region, _nbytes(at.step.dispatch, written=True)
-    if not region.borders:
-        return 0
-    own = at.step.stored[: len(region.stores)]  # those of borders come after them
-    return written - sum(access.nbytes for access in own)
 
 
 def _other_lines(region: Region) -> Iterator[Loc]:

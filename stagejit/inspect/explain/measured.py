@@ -7,7 +7,6 @@ arguments that are donated are copied anew before each call, outside of what is 
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -15,6 +14,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from stagejit.inspect.explain.what_if import Measured
 from stagejit.options import Options
 from stagejit.runtime.lowering import seams
 
@@ -29,9 +29,9 @@ def seconds_of(
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
     seconds: float = 1.0,
-) -> list[float]:
-    """Medians of a call under each of the options, of about so many seconds of calls. Arguments
-    that are `jax.ShapeDtypeStruct`s are filled with random numbers, of one seed."""
+) -> list[Measured]:
+    """A call under each of the options, of about so many seconds of calls. Arguments that are
+    `jax.ShapeDtypeStruct`s are filled with random numbers, of one seed."""
     functions = [seams.with_options(jitted, each) for each in options]
     static = jitted._jit_info
     donates = bool(static.donate_argnums or static.donate_argnames)
@@ -44,7 +44,7 @@ def seconds_of(
         for at in order:
             samples[at].append(_timed(functions[at], args, kwargs, donates))
         order.reverse()
-    return [statistics.median(each) for each in samples]
+    return [Measured.of(each) for each in samples]
 
 
 def _timed(function: Any, args: Any, kwargs: Any, donates: bool) -> float:

@@ -222,12 +222,14 @@ class Facts:
 
     @property
     def copied_nbytes(self) -> int:
-        """Bytes that copies write in a call, those of unknown number counted once."""
-        return sum(each.written_nbytes * _known(each.times) for each in self.copies)
+        """Bytes that copies write in a call, those of unknown number counted once, but for what
+        they fill."""
+        written = sum(each.written_nbytes * _known(each.times) for each in self.copies)
+        return written - self.filled_nbytes
 
     @property
     def filled_nbytes(self) -> int:
-        """What of `copied_nbytes` are borders that the copies fill."""
+        """Bytes of borders that copies fill."""
         return sum(each.filled_nbytes * _known(each.times) for each in self.copies)
 
     @property

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TypedDict
 
-SCHEMA = 1
+SCHEMA = 2
 
 Size = int | str
 
@@ -113,9 +113,9 @@ class LineData(TypedDict):
 
 
 class SummaryData(TypedDict):
-    """Of the whole program. copied_nbytes: written by copies in a call; filled_nbytes: of these,
-    what are borders that they fill; transient_nbytes: of all transient buffers; peak_nbytes: what
-    of them a call allocates. packs: operands that are packed in each call."""
+    """Of the whole program. copied_nbytes: written by copies in a call, but for filled_nbytes:
+    borders that they fill; transient_nbytes: of all transient buffers; peak_nbytes: what of them a
+    call allocates. packs: operands that are packed in each call."""
 
     dispatches: int
     copies: int
@@ -221,12 +221,14 @@ class CompilationsData(TypedDict):
 
 class WorthData(TypedDict):
     """What rewrites are worth. with_them, without_them: fields of `schedule.comparison.Totals`;
-    measured_seconds: with and without them; None where nobody asked."""
+    measured_seconds: medians of calls with and without them, spread_seconds: between the quartiles
+    of both; None where nobody asked."""
 
     rewrites: list[str]
     with_them: dict[str, float | str | None]
     without_them: dict[str, float | str | None]
     measured_seconds: list[float] | None
+    spread_seconds: list[float] | None
 
 
 class ExplanationData(ProgramData):

@@ -6,6 +6,7 @@ the call without the rewrite to the call with it, so what is worth something has
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -15,15 +16,29 @@ from stagejit.schedule.comparison import Comparison, Totals
 
 
 @dataclass(frozen=True)
+class Measured:
+    """A call. seconds: the median of interleaved ones; spread: between their quartiles."""
+
+    seconds: float
+    spread: float
+
+    @staticmethod
+    def of(samples: Sequence[float]) -> Measured:
+        """Of at least two."""
+        first, middle, third = statistics.quantiles(samples, n=4)
+        return Measured(middle, third - first)
+
+
+@dataclass(frozen=True)
 class Worth:
     """rewrites: that were switched off together. with_them, without_them: what a call costs, its
-    modelled time that of the kernels. measured: seconds of a call with and without them, medians of
-    interleaved calls; None where nobody asked."""
+    modelled time that of the kernels. measured: a call with and without them; None where nobody
+    asked."""
 
     rewrites: tuple[str, ...]
     with_them: Totals
     without_them: Totals
-    measured: tuple[float, float] | None = None
+    measured: tuple[Measured, Measured] | None = None
 
     @property
     def name(self) -> str:
@@ -75,7 +90,7 @@ def _row(worth: Worth) -> tuple[str, ...]:
         _size(one.transient_nbytes, other.transient_nbytes),
         _count(one.barriers, other.barriers),
         _time(one.modelled_seconds, other.modelled_seconds),
-        "" if worth.measured is None else _time(*worth.measured),
+        "" if worth.measured is None else _clock(*worth.measured),
     )
 
 
@@ -100,6 +115,16 @@ def _time(one: float | None, other: float | None) -> str:
     return f"{'+' if other > one else '-'}{seconds_text(abs(other - one))}{share}"
 
 
+def _clock(one: Measured, other: Measured) -> str:
+    """Medians, and how far both reach to their quartiles: less than that is noise."""
+    text = _time(one.seconds, other.seconds)
+    return f"{text} ±{seconds_text((one.spread + other.spread) / 2)}"
+
+
+def _each(worth: Worth, name: str) -> list[float] | None:
+    return None if worth.measured is None else [getattr(each, name) for each in worth.measured]
+
+
 def data_of_worths(worths: Sequence[Worth]) -> list[WorthData]:
     """Plain data."""
     return [
@@ -107,7 +132,8 @@ def data_of_worths(worths: Sequence[Worth]) -> list[WorthData]:
             "rewrites": list(worth.rewrites),
             "with_them": worth.with_them.as_json(),
             "without_them": worth.without_them.as_json(),
-            "measured_seconds": None if worth.measured is None else list(worth.measured),
+            "measured_seconds": _each(worth, "seconds"),
+            "spread_seconds": _each(worth, "spread"),
         }
         for worth in worths
     ]

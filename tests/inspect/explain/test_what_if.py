@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import jax
@@ -12,6 +13,7 @@ import pytest
 
 import stagejit
 from stagejit.errors import OptionsError
+from stagejit.inspect.explain.what_if import Measured, data_of_worths
 from stagejit.options import Options
 from tests.inspect.pages import rows_of
 
@@ -68,7 +70,16 @@ def test_measured_seconds_are_of_calls() -> None:
     shapes = jax.ShapeDtypeStruct((64, 8), np.float32)
     (worth,) = f.explain(shapes, what_if=["fuse-insert"], measure=True).what_if
     assert worth.measured is not None
-    assert all(0 < seconds < 10 for seconds in worth.measured)
+    assert all(0 < each.seconds < 10 for each in worth.measured)
+    assert all(0 <= each.spread < 10 for each in worth.measured)
+    assert re.search(r"measured \S+ \S?s( \(\S+%\))? ±[\d.]+ \S?s$", str(worth))
+    (data,) = data_of_worths([worth])
+    assert data["measured_seconds"] == [each.seconds for each in worth.measured]
+    assert data["spread_seconds"] == [each.spread for each in worth.measured]
+
+
+def test_a_spread_is_that_of_the_middle_half() -> None:
+    assert Measured.of([float(at) for at in range(1, 8)]) == Measured(4.0, 4.0)
 
 
 def test_measuring_leaves_what_is_donated_alone() -> None:

@@ -61,7 +61,7 @@ def summary_of(facts: Facts, *, kernels: bool) -> str:
 def _work(facts: Facts, kernels: bool) -> Iterator[str]:
     yield counted(len(facts.dispatches), "dispatch")
     if facts.copies:
-        copied, all_ = nbytes_text(facts.copied_nbytes - facts.filled_nbytes), len(facts.copies)
+        copied, all_ = nbytes_text(facts.copied_nbytes), len(facts.copies)
         filled = nbytes_text(facts.filled_nbytes)
         more = f" (and {filled} of borders filled)" if facts.filled_nbytes else ""
         yield (f"1 copy of {copied}" if all_ == 1 else f"{all_} copies, {copied} in all") + more
