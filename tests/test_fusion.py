@@ -15,8 +15,8 @@ import pytest
 from jax import lax
 
 import stagejit
-from stagejit.bench.residual_block import residual_block
-from stagejit.bench.workloads import WORKLOADS
+from stagejit.bench.workloads.catalogue import WORKLOADS
+from stagejit.bench.workloads.residual_block import residual_block
 from stagejit.options import Options
 from stagejit.schedule.plan import Plan
 from tests.agreement import close

@@ -113,7 +113,7 @@ def test_branches_do_not_fuse_with_what_is_around() -> None:
 
 
 def test_workload_lstm_is_native() -> None:
-    from stagejit.bench.workloads import WORKLOADS
+    from stagejit.bench.workloads.catalogue import WORKLOADS
 
     workload = WORKLOADS["lstm_256x16x128"]
     args = workload.make_args()

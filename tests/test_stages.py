@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 import stagejit
-from stagejit.bench.workloads import WORKLOADS, Workload
+from stagejit.bench.workloads.catalogue import WORKLOADS, Workload
 from stagejit.errors import OptionsError
 from stagejit.graph.parser import parse as parse_graph
 from stagejit.graph.printer import as_text as graph_text

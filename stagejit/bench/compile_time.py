@@ -26,7 +26,7 @@ import jax.numpy as jnp
 
 from stagejit.bench.contenders import JAX, STAGEJIT, Contender, on_device, waiting_call
 from stagejit.bench.programs import Workload, load_file
-from stagejit.bench.workloads import WORKLOADS
+from stagejit.bench.workloads.catalogue import WORKLOADS
 
 _CHILD_TIMEOUT = 600  # seconds
 

@@ -18,11 +18,11 @@ from rich.console import Console
 from rich.table import Table
 
 import stagejit
-from stagejit.bench import residual_block
 from stagejit.bench.accuracy import error_against
 from stagejit.bench.contenders import JAX, STAGEJIT, on_device, waiting_call
 from stagejit.bench.programs import BenchError
 from stagejit.bench.timing import Timing, interleave
+from stagejit.bench.workloads import residual_block
 
 MAX_ERROR = 1e-5  # of max|result - float64| / max|float64|
 SMALL = (90, 62)  # height and width of the features in BASELINES

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import stagejit
-from stagejit.bench import bound, residual_block
-from stagejit.bench.networks import Normal
+from stagejit.bench.workloads import bound, residual_block
+from stagejit.bench.workloads.inputs import Normal
 from stagejit.runtime.bound import evaluation_counts
 from stagejit.schedule.plan import Plan
 

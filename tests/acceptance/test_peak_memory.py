@@ -10,7 +10,7 @@ import pytest
 
 import stagejit
 from stagejit.bench.contenders import JAX, STAGEJIT
-from stagejit.bench.workloads import WORKLOADS
+from stagejit.bench.workloads.catalogue import WORKLOADS
 
 
 @pytest.mark.native  # XLA's memory is a CPU's

@@ -12,7 +12,7 @@ import pytest
 from jax import lax
 
 import stagejit
-from stagejit.bench.pooling import average_pool, gradient, max_pool
+from stagejit.bench.workloads.pooling import average_pool, gradient, max_pool
 from stagejit.options import Options
 from tests.randomness import RNG
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from stagejit.bench.cost import Cost, cost_of
-from stagejit.bench.workloads import WORKLOADS
+from stagejit.bench.workloads.catalogue import WORKLOADS
 
 F32 = np.float32
 

@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 
 from stagejit.bench.cli import app
 from stagejit.bench.gpus import modelled
-from stagejit.bench.workloads import WORKLOADS
+from stagejit.bench.workloads.catalogue import WORKLOADS
 from stagejit.codegen.cuda.device import device_named
 from stagejit.runtime.cuda.nvrtc import is_installed
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from stagejit.bench.programs import BenchError, Workload, load_file, select, undecorated
-from stagejit.bench.workloads import WORKLOADS
+from stagejit.bench.workloads.catalogue import WORKLOADS
 
 KNOWN = {name: Workload(name, jnp.sin, lambda: ()) for name in ("gemm_1", "gemm_2", "softmax")}
 

@@ -36,11 +36,12 @@ def gpu(
 
     With --run: times on the GPU of this machine, beside jax.jit on it, cuBLAS and a copy.
     """
-    from stagejit.bench import programs, workloads
+    from stagejit.bench import programs
     from stagejit.bench.gpus import modelled
+    from stagejit.bench.workloads import catalogue
     from stagejit.codegen.cuda.device import device_named
 
-    chosen = programs.select(names or [], programs.load_file(file) if file else workloads.WORKLOADS)
+    chosen = programs.select(names or [], programs.load_file(file) if file else catalogue.WORKLOADS)
     if run:
         _run_on_gpu(chosen, json_file)
         return
@@ -94,7 +95,7 @@ def overhead(
     console = new_console()
     console.print(measured.table_of(rows))
     if profiles:
-        from stagejit.bench import profiling
+        from stagejit.bench.users import profiling
 
         console.print(profiling.table_of([profiling.measure(name) for name in profiling.PROGRAMS]))
     if any(1e6 * row.seconds > against for row in rows):

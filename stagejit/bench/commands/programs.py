@@ -44,9 +44,10 @@ def bench(
     list_only: Annotated[bool, typer.Option("--list", help="Only list the workloads.")] = False,
 ) -> None:
     """Measure programs side by side with jax.jit."""
-    from stagejit.bench import contenders, programs, workloads
+    from stagejit.bench import contenders, programs
+    from stagejit.bench.workloads import catalogue
 
-    known = programs.load_file(file) if file else workloads.WORKLOADS
+    known = programs.load_file(file) if file else catalogue.WORKLOADS
     chosen = programs.select(names or [], known)
     if list_only:
         width = max(len(workload.name) for workload in chosen)

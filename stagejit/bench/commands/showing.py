@@ -63,7 +63,7 @@ def explain(
 
         typer.echo(whole_glossary())
         return
-    from stagejit.bench import explanations, user_functions
+    from stagejit.bench.users import explanations, user_functions
 
     if not program:
         raise OptionsError("explain needs a program", next_step="write FILE.py:FUNCTION")
@@ -125,7 +125,7 @@ def picture(
     target: Annotated[str, typer.Option(help="native, cuda or cuda-emulated.")] = "native",
 ) -> None:
     """Draw a stage of a function's compilation into a file that needs nothing but a browser."""
-    from stagejit.bench import user_functions
+    from stagejit.bench.users import user_functions
 
     require_folder(file)
     drawn = user_functions.call_of(program, args).lower(target).picture(what)
@@ -145,7 +145,7 @@ def profile(
     ] = None,
 ) -> None:
     """Measure each dispatch of a function's calls: time, rates, floors, threads."""
-    from stagejit.bench import profiling, user_functions
+    from stagejit.bench.users import profiling, user_functions
 
     if file and file.suffix not in (".html", ".json"):
         raise OptionsError(

@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from stagejit.bench import workloads
 from stagejit.bench.cli import app
 from stagejit.bench.gpus import cublas, measured, overhead
 from stagejit.bench.gpus.cublas import Cublas, NoCublasError
 from stagejit.bench.programs import Workload
+from stagejit.bench.workloads import catalogue
 from stagejit.errors import NoDriverError
 from stagejit.runtime.cuda import drivers
 from stagejit.runtime.cuda.drivers import using
@@ -107,7 +107,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     peaks = partial(measured.peaks, nbytes=4096, sizes=(("float32", 8),))
     monkeypatch.setattr(measured, "peaks", peaks)
     monkeypatch.setattr(overhead, "measure", partial(overhead.measure, lengths=(1, 3), batches=1))
-    monkeypatch.setattr(workloads, "WORKLOADS", ROWS)
+    monkeypatch.setattr(catalogue, "WORKLOADS", ROWS)
 
 
 def test_all_is_measured_in_one_run(

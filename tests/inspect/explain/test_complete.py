@@ -19,7 +19,7 @@ import pytest
 from jax import lax
 
 import stagejit
-from stagejit.bench.workloads import WORKLOADS
+from stagejit.bench.workloads.catalogue import WORKLOADS
 from stagejit.inspect.explain import Explanation
 from stagejit.inspect.explain.glossary import glossary_of, meaning_of
 from stagejit.inspect.explain.notes import Between, Facts, Note

@@ -13,7 +13,7 @@ import jax
 import pytest
 
 import stagejit
-from stagejit.bench.workloads import WORKLOADS
+from stagejit.bench.workloads.catalogue import WORKLOADS
 from stagejit.decisions import path_inside
 from stagejit.inspect.explain import Explanation
 from stagejit.inspect.explain.notes import Facts

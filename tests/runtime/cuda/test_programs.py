@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import stagejit
-from stagejit.bench.workloads import WORKLOADS
+from stagejit.bench.workloads.catalogue import WORKLOADS
 from stagejit.codegen.cuda.device import DEVICES, OF_ARCHITECTURES
 from stagejit.errors import InternalError, VerificationError
 from stagejit.options import GPUS, Options

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import stagejit
-from stagejit.bench import residual_block, workloads
+from stagejit.bench.workloads import models, residual_block
 from stagejit.runtime.cuda.drivers import using
 from tests.randomness import RNG
 from tests.runtime.cuda.programs import EMULATED
@@ -23,14 +23,14 @@ def normal(*shape: int, scale: float = 1.0) -> Any:
 
 
 def block(params: Any, x: Any) -> Any:
-    return workloads.transformer_block(x, params, heads=4).sum()
+    return models.transformer_block(x, params, heads=4).sum()
 
 
 def trained(params: Any, x: Any) -> Any:
     """Steps of gradient descent in a loop."""
 
     def step(params: Any, _: Any) -> Any:
-        loss, slopes = jax.value_and_grad(workloads.mlp_loss)(params, x)
+        loss, slopes = jax.value_and_grad(models.mlp_loss)(params, x)
         return jax.tree.map(lambda p, s: p - 0.01 * s, params, slopes), loss
 
     return jax.lax.scan(step, params, None, length=5)
@@ -52,10 +52,10 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     ),
     "transformer block": (
         jax.value_and_grad(block),
-        (workloads.transformer_parameters(normal, 32), normal(1, 8, 32)),
+        (models.transformer_parameters(normal, 32), normal(1, 8, 32)),
     ),
-    "lstm": (workloads.lstm, (normal(5, 3, 8), normal(8, 16), normal(4, 16), normal(16))),
-    "training": (trained, (workloads.mlp_parameters(normal), normal(16, 8))),
+    "lstm": (models.lstm, (normal(5, 3, 8), normal(8, 16), normal(4, 16), normal(16))),
+    "training": (trained, (models.mlp_parameters(normal), normal(16, 8))),
     "newton": (newton, (np.abs(normal(40)) + 1,)),
     "sort": (lambda x: (jnp.sort(x, 1), jnp.argsort(x, 0)), (normal(40, 70),)),
 }

@@ -5,8 +5,8 @@ from __future__ import annotations
 import jax
 import numpy as np
 
-from stagejit.bench import residual_block
 from stagejit.bench.accuracy import error_against
+from stagejit.bench.workloads import residual_block
 
 
 def test_reference_convolution_is_the_definition() -> None:

@@ -11,8 +11,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from stagejit.bench.networks import Normal
 from stagejit.bench.programs import Arguments, Function
+from stagejit.bench.workloads.inputs import Normal
 
 _STEPS = 16
 

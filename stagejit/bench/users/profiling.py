@@ -20,7 +20,7 @@ from rich.table import Table
 
 import stagejit
 from stagejit.bench import programs
-from stagejit.bench.user_functions import UserCall
+from stagejit.bench.users.user_functions import UserCall
 
 _CALLS = 12  # of a round, without and with
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from stagejit.bench import profiling
 from stagejit.bench.cli import app
+from stagejit.bench.users import profiling
 
 MODEL = """
 import jax.numpy as jnp

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from stagejit.bench.networks import Normal
+from stagejit.bench.workloads.inputs import Normal
 
 
 def mlp(params: Any, x: jax.Array) -> jax.Array:

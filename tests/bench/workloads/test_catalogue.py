@@ -7,7 +7,7 @@ import pytest
 from stagejit.bench.accuracy import error_against, reference_of
 from stagejit.bench.contenders import STAGEJIT, on_device, waiting_call
 from stagejit.bench.harness import ours
-from stagejit.bench.workloads import WORKLOADS
+from stagejit.bench.workloads.catalogue import WORKLOADS
 
 
 @pytest.mark.some(3)

@@ -13,7 +13,7 @@ from typing import Any
 import stagejit
 from stagejit.bench import programs
 from stagejit.bench.programs import BenchError
-from stagejit.bench.user_functions import UserCall
+from stagejit.bench.users.user_functions import UserCall
 from stagejit.inspect.explain import Explanation
 
 

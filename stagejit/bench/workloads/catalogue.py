@@ -8,16 +8,35 @@ its own seeded generator), so a figure does not change with the choice of rows. 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal, cast
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from numpy.typing import NDArray
 
-from stagejit.bench import bound, loops, networks, pooling, residual_block
-from stagejit.bench.networks import Normal
 from stagejit.bench.programs import Arguments, Function, Workload
+from stagejit.bench.workloads import (
+    bound,
+    loops,
+    models,
+    networks,
+    pooling,
+    residual_block,
+)
+from stagejit.bench.workloads.inputs import Normal, complex_normal, images, seeded_normal
+from stagejit.bench.workloads.operations import (
+    column_sum,
+    conv3x3_nhwc,
+    gemm_bias_gelu,
+    layernorm,
+    matmul,
+    scaled_add,
+    softmax,
+    sum_of_squares,
+    transcendental_chain,
+    transpose_add,
+    weight_gradient,
+)
 
 WORKLOADS: dict[str, Workload] = {}
 
@@ -34,121 +53,8 @@ def _add(
     weights: Literal["f32", "bf16", "int8", "int4"] | None = None,
 ) -> None:
     WORKLOADS[name] = Workload(
-        name, function, lambda: args(_normal()), tolerance, summary, donated, weights
+        name, function, lambda: args(seeded_normal()), tolerance, summary, donated, weights
     )
-
-
-def _normal() -> Normal:
-    rng = np.random.default_rng(0)
-
-    def normal(*shape: int, scale: float = 1.0) -> NDArray[np.float32]:
-        return rng.standard_normal(shape, dtype=np.float32) * np.float32(scale)
-
-    return normal
-
-
-def matmul(a: jax.Array, b: jax.Array) -> jax.Array:
-    return a @ b
-
-
-def gemm_bias_gelu(a: jax.Array, b: jax.Array, bias: jax.Array) -> jax.Array:
-    return jax.nn.gelu(a @ b + bias)
-
-
-def conv3x3_nhwc(x: jax.Array, w: jax.Array) -> jax.Array:
-    return jax.lax.conv_general_dilated(
-        x, w, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
-    )
-
-
-def softmax(x: jax.Array) -> jax.Array:
-    return jax.nn.softmax(x, -1)
-
-
-def layernorm(x: jax.Array, gain: jax.Array, bias: jax.Array) -> jax.Array:
-    return normalized(x) * gain + bias
-
-
-def normalized(x: jax.Array) -> jax.Array:
-    centred = x - x.mean(-1, keepdims=True)
-    return centred * jax.lax.rsqrt(x.var(-1, keepdims=True) + 1e-5)
-
-
-def transcendental_chain(x: jax.Array, y: jax.Array) -> jax.Array:
-    return jnp.tanh(x * y + 1) * jnp.exp(-x * x) + jnp.sin(y)
-
-
-def scaled_add(x: jax.Array, y: jax.Array) -> jax.Array:
-    return x * 2 + y
-
-
-def weight_gradient(x: jax.Array, ct: jax.Array) -> jax.Array:
-    weights = jnp.zeros((3, 3, x.shape[-1], ct.shape[-1]), x.dtype)
-    (made,) = jax.linear_transpose(lambda w: conv3x3_nhwc(x, w), weights)(ct)
-    return cast(jax.Array, made)
-
-
-def sum_of_squares(x: jax.Array) -> jax.Array:
-    return jnp.sum(x * x)
-
-
-def column_sum(x: jax.Array) -> jax.Array:
-    return jnp.sum(x, 0)
-
-
-def transpose_add(x: jax.Array) -> jax.Array:
-    return x.T + x
-
-
-def transformer_block(x: jax.Array, params: tuple[jax.Array, ...], heads: int = 12) -> jax.Array:
-    """Pre-norm block, causal attention, x: (batch, tokens, width)."""
-    wqkv, wo, w1, w2, g1, g2 = params
-    batch, tokens, width = x.shape
-
-    def split_heads(a: jax.Array) -> jax.Array:
-        return a.reshape(batch, tokens, heads, width // heads).transpose(0, 2, 1, 3)
-
-    q, k, v = (split_heads(a) for a in jnp.split(normalized(x) * g1 @ wqkv, 3, -1))
-    scores = q @ k.transpose(0, 1, 3, 2) / np.sqrt(width // heads).astype(np.float32)
-    causal = jnp.tril(jnp.ones((tokens, tokens), bool))
-    attended = jax.nn.softmax(jnp.where(causal, scores, -1e30), -1) @ v
-    x = x + attended.transpose(0, 2, 1, 3).reshape(batch, tokens, width) @ wo
-    return x + jax.nn.gelu(normalized(x) * g2 @ w1) @ w2
-
-
-def transformer_loss(params: tuple[jax.Array, ...], x: jax.Array) -> jax.Array:
-    return (transformer_block(x, params) ** 2).mean()
-
-
-def transformer_parameters(normal: Normal, width: int = 768) -> tuple[Any, ...]:
-    shapes = ((width, 3 * width), (width, width), (width, 4 * width), (4 * width, width))
-    return (*(normal(*shape, scale=0.02) for shape in shapes), normal(width), normal(width))
-
-
-def lstm(xs: jax.Array, wx: jax.Array, wh: jax.Array, bias: jax.Array) -> jax.Array:
-    """xs: (time, batch, inputs); the hidden states of all steps."""
-
-    def step(carry: Any, x: jax.Array) -> Any:
-        h, c = carry
-        i, f, g, o = jnp.split(x @ wx + h @ wh + bias, 4, -1)
-        c = jax.nn.sigmoid(f) * c + jax.nn.sigmoid(i) * jnp.tanh(g)
-        h = jax.nn.sigmoid(o) * jnp.tanh(c)
-        return (h, c), h
-
-    zeros = jnp.zeros((xs.shape[1], wh.shape[0]))
-    states: jax.Array = jax.lax.scan(step, (zeros, zeros), xs)[1]
-    return states
-
-
-def mlp_loss(params: list[tuple[jax.Array, jax.Array]], x: jax.Array) -> jax.Array:
-    for weight, bias in params[:-1]:
-        x = jnp.tanh(x @ weight + bias)
-    weight, bias = params[-1]
-    return ((x @ weight + bias) ** 2).mean()
-
-
-def mlp_parameters(normal: Normal) -> list[tuple[Any, Any]]:
-    return [(normal(8, 32), normal(32)), (normal(32, 32), normal(32)), (normal(32, 1), normal(1))]
 
 
 _add(
@@ -179,7 +85,13 @@ _add(
     PRODUCT,
     "gradient of the weights of a 3x3 convolution",
 )
-_add("gemm_1024", matmul, lambda r: (r(1024, 1024), r(1024, 1024)), PRODUCT, "matrix product")
+_add(
+    "gemm_1024",
+    matmul,
+    lambda r: (r(1024, 1024), r(1024, 1024)),
+    PRODUCT,
+    "matrix product",
+)
 _add(
     "gemm_bias_gelu_512x768x3072",
     gemm_bias_gelu,
@@ -187,7 +99,13 @@ _add(
     PRODUCT,
     "matrix product with an elementwise epilogue",
 )
-_add("gemv_1x4096x4096", matmul, lambda r: (r(1, 4096), r(4096, 4096)), PRODUCT, "matrix-vector")
+_add(
+    "gemv_1x4096x4096",
+    matmul,
+    lambda r: (r(1, 4096), r(4096, 4096)),
+    PRODUCT,
+    "matrix-vector",
+)
 _add(
     "conv3x3_56_64",
     conv3x3_nhwc,
@@ -210,36 +128,66 @@ _add(
     ELEMENTWISE,
     "tanh, exp and sin of 4M elements",
 )
-_add("ew_add_16M", scaled_add, lambda r: (r(16 << 20), r(16 << 20)), ELEMENTWISE, "x*2 + y, 64 MiB")
-_add("sum_16M", sum_of_squares, lambda r: (r(16 << 20),), PRODUCT, "sum of squares of 16M elements")
-_add("colsum_4096", column_sum, lambda r: (r(4096, 4096),), PRODUCT, "sum over the outer axis")
-_add("transpose_add_4096", transpose_add, lambda r: (r(4096, 4096),), ELEMENTWISE, "x.T + x")
+_add(
+    "ew_add_16M",
+    scaled_add,
+    lambda r: (r(16 << 20), r(16 << 20)),
+    ELEMENTWISE,
+    "x*2 + y, 64 MiB",
+)
+_add(
+    "sum_16M",
+    sum_of_squares,
+    lambda r: (r(16 << 20),),
+    PRODUCT,
+    "sum of squares of 16M elements",
+)
+_add(
+    "colsum_4096",
+    column_sum,
+    lambda r: (r(4096, 4096),),
+    PRODUCT,
+    "sum over the outer axis",
+)
+_add(
+    "transpose_add_4096",
+    transpose_add,
+    lambda r: (r(4096, 4096),),
+    ELEMENTWISE,
+    "x.T + x",
+)
 _add(
     "transformer_block_256",
-    transformer_block,
-    lambda r: (r(1, 256, 768), transformer_parameters(r)),
+    models.transformer_block,
+    lambda r: (r(1, 256, 768), models.transformer_parameters(r)),
     NETWORK,
     "12 heads, width 768, 256 tokens",
 )
 _add(
     "transformer_grad_256",
-    jax.grad(transformer_loss),
-    lambda r: (transformer_parameters(r), r(1, 256, 768)),
+    jax.grad(models.transformer_loss),
+    lambda r: (models.transformer_parameters(r), r(1, 256, 768)),
     NETWORK,
     "its gradient with respect to the weights",
 )
 _add(
     "lstm_256x16x128",
-    lstm,
+    models.lstm,
     lambda r: (r(256, 16, 128), r(128, 512, scale=0.1), r(128, 512, scale=0.1), r(512)),
     NETWORK,
     "256 steps under lax.scan",
 )
-_add("tiny_add_16", scaled_add, lambda r: (r(16), r(16)), ELEMENTWISE, "the cost of a call")
+_add(
+    "tiny_add_16",
+    scaled_add,
+    lambda r: (r(16), r(16)),
+    ELEMENTWISE,
+    "the cost of a call",
+)
 _add(
     "tiny_mlp_grad",
-    jax.grad(mlp_loss),
-    lambda r: (mlp_parameters(r), r(32, 8)),
+    jax.grad(models.mlp_loss),
+    lambda r: (models.mlp_parameters(r), r(32, 8)),
     NETWORK,
     "gradient of a 3-layer network on 32 samples",
 )
@@ -362,12 +310,8 @@ _add(
 )
 
 
-def _images(channels_last: bool) -> Callable[[Normal], Arguments]:
-    return lambda r: (r(*((8, 112, 112, 64) if channels_last else (8, 64, 112, 112))),)
-
-
 for _name, _pool, _last, _summary in pooling.ROWS:
-    _add(_name, _pool, _images(_last), ELEMENTWISE, f"{_summary}, 8x112x112x64")
+    _add(_name, _pool, images(_last), ELEMENTWISE, f"{_summary}, 8x112x112x64")
 for _name, _loop, _args, _summary in loops.ROWS:
     _add(_name, _loop, _args, NETWORK, _summary)
 _add("sort_1M", jnp.sort, lambda r: (r(1 << 20),), ELEMENTWISE, "one row of 1M, by digits")
@@ -395,13 +339,9 @@ _add(
 )
 
 
-def _complex(*shape: int) -> Callable[[Normal], Arguments]:
-    return lambda r: (r(*shape) + 1j * r(*shape),)
-
-
-_add("fft_64x1024", jnp.fft.fft, _complex(64, 1024), 1e-6, "transforms of lines")
-_add("fft_1M", jnp.fft.fft, _complex(1 << 20), 1e-6, "transform of one line")
-_add("fft2_256x256", jnp.fft.fft2, _complex(256, 256), 1e-6, "transform of an image")
+_add("fft_64x1024", jnp.fft.fft, complex_normal(64, 1024), 1e-6, "transforms of lines")
+_add("fft_1M", jnp.fft.fft, complex_normal(1 << 20), 1e-6, "transform of one line")
+_add("fft2_256x256", jnp.fft.fft2, complex_normal(256, 256), 1e-6, "transform of an image")
 _add("rfft_1024x256", jnp.fft.rfft, lambda r: (r(1024, 256),), 1e-6, "transforms of real lines")
 
 
@@ -421,8 +361,8 @@ _bound(
 for _tokens in (1, 256):
     _bound(
         f"transformer_{_tokens}x768",
-        lambda params, x: transformer_block(x, params),
-        lambda r, n=_tokens: (transformer_parameters(r), r(1, n, 768)),  # type: ignore[misc]
+        lambda params, x: models.transformer_block(x, params),
+        lambda r, n=_tokens: (models.transformer_parameters(r), r(1, n, 768)),  # type: ignore[misc]
         "transformer block, bound to its weights",
     )
 for _batch in (1, 8, 64):

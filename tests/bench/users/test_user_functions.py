@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from stagejit.bench.programs import BenchError
-from stagejit.bench.user_functions import arguments_of, call_of, calls_of
+from stagejit.bench.users.user_functions import arguments_of, call_of, calls_of
 from stagejit.stages import Lowered
 
 SOURCE = """

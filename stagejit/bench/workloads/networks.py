@@ -6,7 +6,7 @@ JAX, written as a user would, so both compilers meet the same concatenations and
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -14,9 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
-from stagejit.bench import residual_block
-
-Normal = Callable[..., NDArray[np.float32]]
+from stagejit.bench.workloads import residual_block
+from stagejit.bench.workloads.inputs import Normal
 
 
 def write_rows(carry: jax.Array, rows: jax.Array) -> tuple[jax.Array, jax.Array]:

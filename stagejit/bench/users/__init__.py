@@ -1,0 +1,1 @@
+"""Functions of the user's, as the command line names them: explained and profiled."""
