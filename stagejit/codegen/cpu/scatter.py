@@ -5,7 +5,11 @@ Input: a region whose anchor is a `scatter`; its result's buffer holds the opera
 its kernel. Invariant: deterministic. Updates of one element are applied in the order of the index
 vectors, by one item: items differ in the batch they belong to, in the range of the destination that
 they own, or in window elements along axes on which windows stay where they are. See the Notes of
-`elements/scatters.py`.
+`elements/scatters.py`, and of `rewrites/split/sharing.py`.
+
+Note [Lists]: whether a window is one of an item's own range is not to be predicted. So an item
+looks at some index vectors and lists its own ones without a branch; then it applies those of the
+list.
 """
 
 from __future__ import annotations
@@ -20,36 +24,52 @@ from stagejit.codegen.closed import ClosedRegion
 from stagejit.codegen.costs import element_code, region_seconds
 from stagejit.codegen.elements.elements import Memory
 from stagejit.codegen.elements.scatters import UpdateLoops, Updates, dims_of, update_loops
+from stagejit.codegen.ir.nodes import I64
 from stagejit.codegen.ir.nodes import Value as Register
 from stagejit.codegen.kernel import Kernel
 from stagejit.codegen.nest.emitter import Emitter
 from stagejit.codegen.nest.items import in_items
 from stagejit.codegen.nest.kernels import kernel_of
-from stagejit.codegen.nest.tree import Do, Node, Parallel, When, Within, serial, vectors
+from stagejit.codegen.nest.spans import Span
+from stagejit.codegen.nest.tree import (
+    Cell,
+    Do,
+    Node,
+    Parallel,
+    When,
+    Within,
+    blocks,
+    narrowing,
+    pieces_of,
+    serial,
+    vectors,
+)
 from stagejit.codegen.target import Target
 from stagejit.index.affine import Affine, Var
+from stagejit.rewrites.split.sharing import MOVES, Sharing, Way
 
+_LISTED = 128  # windows that an item looks at before it applies those of its own
 _BLOCK = 64  # vectors of a window that one item takes: a page of it, for the prefetchers
-# Cycles, of cores of the last years:
-_INDEX = 4.0  # to read an index vector, compare and clamp it
-_MISPREDICTED = 16.0  # of a branch
-_MOVES = 2.0  # to load and store a vector
-_FAR = 40.0  # until a line comes from the cache of all cores or from memory, some at a time
+_NARROWEST = 8  # bytes of the shortest vector
+_UNFORWARDED = 12.0  # cycles to load what a masked store wrote just before
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Nest(UpdateLoops):
-    """still: whether elements along the vector variable are of different destinations. ranges: how
-    many there are of the owned axis."""
+    """still: whether elements along the vector variable are of different destinations. way: how
+    cores share windows. narrows: the fewest lanes of vectors that cover what is left of
+    a window, 0 where one masked vector does. seconds: of one core, for all windows."""
 
     still: bool
-    ranges: int
+    way: Way
+    seconds: float
+    narrows: int = 0
 
 
 def scatter_kernel(region: ClosedRegion, target: Target) -> Kernel:
     """The kernel of a region of kind `scatter`."""
     nest = _plan(region, target)
-    seconds = region_seconds(region, target)
+    seconds = max(region_seconds(region, target), nest.seconds)
     return kernel_of(region, [nest], lambda *at: _Policy(*at).tree(), seconds, nest.choices)
 
 
@@ -61,38 +81,66 @@ def _plan(region: ClosedRegion, target: Target) -> _Nest:
     _, indices, _ = loops.op.operands
     loops = loops.in_vectors(loops.window[::-1], but=indices)
     still = loops.vector not in loops.moving
-    owners = _owners(loops, loops.vector if still else None, target)
-    choices = (*loops.choices, owners.choice)
-    return _Nest(**{**vars(loops), "choices": choices}, still=still, ranges=owners.best)
+    sharing = _sharing(loops, target)
+    ways = _ways(sharing, loops)
+    tail = _tail(loops)
+    choices = (*loops.choices, ways.choice, *([tail.choice] if tail else []))
+    return _Nest(
+        **{**vars(loops), "choices": choices},
+        still=still,
+        way=ways.best,
+        seconds=sharing.seconds_alone,
+        narrows=tail.best if tail else 0,
+    )
 
 
-def _owners(loops: UpdateLoops, vector: Var | None, target: Target) -> Ranked[int]:
-    """How many ranges are owned, 1 for none."""
-    op, lanes, axis = loops.op, loops.lanes, loops.owned_axis
-    dims, shape = dims_of(op), op.result.shape
-    blocks = -(-vector.extent // (lanes * _BLOCK)) if vector else 1
-    items = math.prod(var.extent for var in loops.free) * blocks
-    ways = [1]
-    if axis >= 0 and items < 2 * target.cores:
-        wanted = (-(-workers // items) for workers in (target.cores, 2 * target.cores))
-        ways += [min(count, shape[axis]) for count in wanted if count > 1]
-    # One window costs what its vectors do, and a wait where its place is in no cache of the core.
-    vectors = math.prod(dims.sizes) / blocks / max(lanes if vector else 1, 1)
-    far = _FAR if op.result.type.nbytes > target.l2_nbytes else 0
-    combine = far + vectors * (_MOVES + element_code(loops.region))
+def _tail(loops: UpdateLoops) -> Ranked[int] | None:
+    """How few lanes vectors of the rest of a window have, 0 where they are all masked; None where
+    there is no rest, or where elements of a vector are no neighbours."""
+    var, lanes, op = loops.vector, loops.lanes, loops.op
+    if var is None or not var.extent % lanes:
+        return None
+    if any(form.coeff(var) not in (0, 1) for form in (*loops.forms, *loops.offsets)):
+        return None
+    least = _NARROWEST // op.result.type.dtype.itemsize
+    pieces = pieces_of(var.extent % lanes, lanes, least)
+    again = 0 if op.attrs["fn"] == "set" else _UNFORWARDED
 
-    def cycles(ranges: int) -> float:
-        """Cycles a window, of the core that has most to do. Each item of a range asks of each
-        window whether it is its own: whether that is so is not to be predicted, unless windows are
-        sorted, or few are its own."""
-        rounds = -(-items * ranges // target.cores) / ranges  # of all windows of an item
-        wrong = 0.0 if op.attrs["sorted"] else min(1 / ranges, 1 - 1 / ranges)
-        return rounds * (ranges * (_INDEX + wrong * _MISPREDICTED) + combine)
+    def cycles(narrows: int) -> float:
+        each = MOVES + element_code(loops.region)
+        return pieces * each if narrows else each + again
 
-    def text(ranges: int) -> str:
-        return "items differ in windows" if ranges == 1 else f"{ranges} ranges of axis {axis}"
+    def text(narrows: int) -> str:
+        return f"{pieces} shorter vectors" if narrows else "a masked vector"
 
-    return cheapest("owners", ways, cycles, text, "cycles a window")
+    return cheapest("tail", [least, 0], cycles, text, "cycles")
+
+
+def _sharing(loops: UpdateLoops, target: Target) -> Sharing:
+    """What the model of `sharing.py` is told."""
+    op, lanes = loops.op, loops.lanes if loops.vector else 1
+    batches = math.prod(var.extent for var in loops.free)
+    elements = math.prod(dims_of(op).sizes)
+    return Sharing(
+        machine=target,
+        vectors=math.prod(var.extent for var in loops.ordered),
+        batches=batches,
+        pieces=-(-elements // lanes),
+        code=element_code(loops.region),
+        window_nbytes=elements * op.result.type.dtype.itemsize,
+        nbytes=op.result.type.nbytes // batches,
+        sorted=op.attrs["sorted"],
+    )
+
+
+def _ways(sharing: Sharing, loops: UpdateLoops) -> Ranked[Way]:
+    """How cores share windows."""
+    axis, vector, blocks = loops.owned_axis, loops.vector, 1
+    if vector is not None and vector not in loops.moving:
+        blocks = -(-vector.extent // loops.lanes)
+    ranges = loops.op.result.shape[axis] if axis >= 0 and loops.ordered else 1
+    ways = sharing.ways(blocks, ranges)
+    return cheapest("owners", ways, lambda way: 1e6 * sharing.seconds(way), str, "us")
 
 
 # -------------------------------------------------------------------- loops and statements
@@ -102,29 +150,73 @@ class _Policy:
     """The loops of one scatter, and what they do."""
 
     def __init__(self, nest: _Nest, emitter: Emitter, memory: Sequence[Memory]) -> None:
-        self.nest, self.elements, (into,) = nest, emitter.elements, memory
+        self.nest, self.emitter, (into,) = nest, emitter, memory
+        self.b, self.elements, self.into = emitter.b, emitter.elements, into
         self.updates = Updates(nest, emitter.elements, into)
-        self.range = Var(nest.ranges, "p")
+        self.range = Var(nest.way.ranges, "p")
 
     def tree(self) -> Parallel:
         nest = self.nest
         loops = [(var, 1) for var in nest.free]
-        if nest.ranges > 1:
+        if nest.way.ranges > 1:
             loops.append((self.range, 1))
         body: Node = Do("combine", self.updates.combine)
         if nest.vector is not None:
             # One item takes all along it where windows move.
-            whole = -(-nest.vector.extent // nest.lanes) * nest.lanes
-            loops.append((nest.vector, min(nest.lanes * _BLOCK, whole) if nest.still else whole))
-            body = vectors(nest.vector, nest.lanes, body)
-        elements = [var for var in nest.window if var is not nest.vector]
-        inside = When("inside", lambda: self.updates.inside, serial(elements, body))
-        windows = serial(nest.ordered, Within("starts", self._window, inside))
-        return in_items(loops, windows, nest.target.cores)
+            block = -(-nest.vector.extent // nest.lanes)
+            if nest.still:
+                block = min(-(-block // nest.way.blocks), _BLOCK)
+            loops.append((nest.vector, block * nest.lanes))
+            if nest.narrows:
+                body = narrowing(nest.vector, nest.lanes, nest.narrows, body)
+            else:
+                body = vectors(nest.vector, nest.lanes, body)
+        body = serial([var for var in nest.window if var is not nest.vector], body)
+        return in_items(loops, self._windows(body), nest.target.cores)
+
+    def _windows(self, body: Node) -> Node:
+        """`body` for each window of an item, in order."""
+        if self.nest.way.ranges == 1:
+            inside = When("inside", lambda: self.updates.inside, body)
+            return serial(self.nest.ordered, Within("starts", self.updates.window, inside))
+        *outer, var = self.nest.ordered
+        return serial(outer, blocks(var, min(_LISTED, var.extent), self._listed(var, body)))
+
+    # ---------------------------------------------------------------- windows of an own range
+
+    def _listed(self, var: Var, body: Node) -> tuple[Node, ...]:
+        """See Note [Lists]."""
+        b, listed = self.b, Var(min(_LISTED, var.extent), "k")
+        places = b.scratch("own", I64, listed.extent)
+        count = Cell("count")
+
+        def none() -> tuple[Register]:
+            return (b.const(0),)
+
+        def note() -> tuple[Register]:
+            (number,), inside = self.emitter.cells[count], self.updates.inside
+            assert inside is not None
+            b.store(self.elements.position.env[var], places, number)
+            return (number + b.cast("zext", inside, "i64"),)
+
+        def found() -> AbstractContextManager[None]:
+            number = self.elements.position.env[listed]
+            return self.elements.at({var: b.load(places, number)})
+
+        def spans() -> dict[Var, Span]:
+            return {listed: Span(b.const(0), None, self.emitter.cells[count][0])}
+
+        applied = Within("starts", lambda: self.updates.window(applied=True), body)
+        look = Within("starts", self._window, self.emitter.set_cell("list", count, note))
+        return (
+            self.emitter.set_cell("none", count, none),
+            serial([var], look),
+            self.emitter.within("own", spans, serial([listed], Within("own", found, applied))),
+        )
 
     def _window(self) -> AbstractContextManager[None]:
-        return self.updates.window(self._owns if self.nest.ranges > 1 else None)
+        return self.updates.window(self._owns)
 
     def _owns(self, starts: Mapping[int, Affine]) -> Register:
         number = self.elements.position.env[self.range]
-        return self.updates.in_range(starts, self.nest.owned_axis, self.nest.ranges, number)
+        return self.updates.in_range(starts, self.nest.owned_axis, self.nest.way.ranges, number)

@@ -113,7 +113,13 @@ class Elements(Positions):
         return pulled
 
     def standing_at(
-        self, element: Register, dtype: DType, room: int, inside: list[Register] | None = None
+        self,
+        element: Register,
+        dtype: DType,
+        room: int,
+        inside: list[Register] | None = None,
+        *,
+        clamps: bool = True,
     ) -> Affine:
         if dtype.bits == 64 and not dtype.is_signed:  # beyond i64 is beyond every array
             element = self.b.binary("umin", element, (1 << 63) - 1)
@@ -121,7 +127,7 @@ class Elements(Positions):
         start = vmath.convert(self.b, element, dtype, i32 if narrow else i64)
         if inside is not None:
             inside.append(is_inside(self.b, start, room))
-        return self.dynamic(clamped(self.b, start, room), room)
+        return self.dynamic(clamped(self.b, start, room) if clamps else start, room)
 
     def computed(self, op: Op, elements: Sequence[Register]) -> Register:
         if op.definition.code is not None:

@@ -98,7 +98,13 @@ class Footprint(Walk[Value]):
         return pulled
 
     def standing_at(
-        self, element: Value, dtype: DType, room: int, inside: list[Value] | None = None
+        self,
+        element: Value,
+        dtype: DType,
+        room: int,
+        inside: list[Value] | None = None,
+        *,
+        clamps: bool = True,
     ) -> Affine:
         return Affine.of(Var(room, "s", "dynamic", source=element))
 

@@ -113,13 +113,14 @@ def _moving_axes(op: Op) -> frozenset[int]:
 
 
 def _starts(
-    walk: Walk[E], op: Op, index: Index, inside: list[E] | None = None
+    walk: Walk[E], op: Op, index: Index, inside: list[E] | None = None, *, clamps: bool = True
 ) -> dict[int, Affine]:
-    """Where the window of element `index` of the updates starts. inside: see `Walk.standing_at`."""
+    """Where the window of element `index` of the updates starts. inside, clamps: see
+    `Walk.standing_at`."""
     indices, dims, starts = op.operands[1], dims_of(op), {}
     for component, (axis, room) in enumerate(dims.rooms(op.result.shape).items()):
         start = walk.value(indices, (*dims.batch_of(index), Affine((), component)))
-        starts[axis] = walk.standing_at(start, indices.type.dtype, room, inside)
+        starts[axis] = walk.standing_at(start, indices.type.dtype, room, inside, clamps=clamps)
     return starts
 
 
@@ -134,14 +135,19 @@ class Updates:
 
     @contextmanager
     def window(
-        self, owns: Callable[[Mapping[int, Affine]], Register] | None = None
+        self,
+        owns: Callable[[Mapping[int, Affine]], Register] | None = None,
+        *,
+        applied: bool = False,
     ) -> Iterator[None]:
-        """One window, whose starts are read. owns: whether one that starts there is applied."""
+        """One window, whose starts are read. owns: whether one that starts there is applied.
+        applied: it is known that it is."""
         op, elements = self.op, self.elements
         conditions: list[Register] = []
         with elements.at():
             clips = op.attrs["mode"] == "clip"
-            starts = _starts(elements, op, self.loops.index, None if clips else conditions)
+            inside = None if applied or clips else conditions
+            starts = _starts(elements, op, self.loops.index, inside, clamps=clips)
             if owns is not None:
                 conditions.append(owns(starts))
             self.inside = reduce(operator.and_, conditions) if conditions else None

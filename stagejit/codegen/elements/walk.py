@@ -130,10 +130,16 @@ class Walk(ABC, Generic[E]):
 
     @abstractmethod
     def standing_at(
-        self, element: E, dtype: DType, room: int, inside: list[E] | None = None
+        self,
+        element: E,
+        dtype: DType,
+        room: int,
+        inside: list[E] | None = None,
+        *,
+        clamps: bool = True,
     ) -> Affine:
-        """A variable that stands at `element`, clamped to [0, room). inside: is told whether it was
-        there before."""
+        """A variable that stands at `element`, clamped to [0, room), or as it is, where nothing is
+        done at what lies beyond. inside: is told whether it was there before."""
 
     @abstractmethod
     def computed(self, op: Op, elements: Sequence[E]) -> E:

@@ -173,6 +173,28 @@ def vectors(
     return Loop(var, (Chunk(lanes, body, vector=True, tail=tail, straight=straight),))
 
 
+def narrowing(var: Var, lanes: int, least: int, body: Node) -> Loop:
+    """A loop over vectors without masks: full ones, then for what is left ones of half as many
+    lanes, and so on down to `least`, and single elements. What it covers is all of `var`, or
+    blocks of whole vectors of it."""
+    chunks = [Chunk(lanes, body, vector=True)] if var.extent >= lanes else []
+    left, size = var.extent % lanes, lanes // 2
+    while size >= max(least, 2):
+        if left & size:
+            chunks.append(Chunk(size, body, vector=True, straight=True))
+        size //= 2
+    if left % max(least, 2):
+        chunks.append(Chunk(1, body, straight=True))
+    return Loop(var, tuple(chunks))
+
+
+def pieces_of(count: int, lanes: int, least: int) -> int:
+    """How many vectors and single elements `narrowing` takes for so many elements."""
+    least = max(least, 2)
+    whole, rest = divmod(count, lanes)
+    return whole + (rest // least).bit_count() + rest % least
+
+
 def blocks(var: Var, size: int, body: Node) -> Loop:
     """`body` for each block of `size` elements of `var`, the last of which may have fewer."""
     return Loop(var, (Chunk(size, body, tail="shorter"),))

@@ -80,7 +80,7 @@ def _visit_scatter(log: Log, op: Op) -> None:
     parts, why = updates.parts(log.machine, log.options.memory_budget)
     if parts > 1:
         first_new = log.graph.next_id
-        value = split_scatter(log.graph, updates, parts)
+        value = split_scatter(log.graph, updates, parts, log.machine)
         log.located(first_new, op)
         log.replace(NAME, op, value, why)
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from jax import lax
 
 from stagejit.codegen.generate import kernel_of
+from stagejit.codegen.kernel import Kernel
 from stagejit.codegen.target import Target
 from stagejit.trace.translate import graph_of
 from tests.codegen.regions import Runner, region_of
@@ -184,11 +185,13 @@ def test_nan_and_infinity(runner: Runner) -> None:
 
 
 def test_owned_ranges(host: Runner) -> None:
-    """Many cores, small windows: items own ranges of the destination, and bits do not change."""
-    many = Runner(host.compile, replace(host.target, cores=16))
+    """Small windows in a destination that is in no cache of a core: items own ranges of it, of
+    several blocks of index vectors, and bits do not change."""
+    many = Runner(host.compile, replace(host.target, cores=16, l2_nbytes=1 << 10))
     x, at, u = array(301, 18), RNG.integers(-5, 310, 2000).astype(np.int32), array(2000, 18)
     kernel = many.check(lambda x, i, u: update(x, "add", i, u), x, at, u, rtol=1e-4)
     assert kernel.total >= 16
+    assert owners_of(kernel).startswith("16 ranges")
     graph = graph_of(lambda x, i, u: update(x, "add", i, u), x, at, u)
     region = region_of(graph)
     found = [
@@ -196,6 +199,64 @@ def test_owned_ranges(host: Runner) -> None:
         for runner in (host, many)
     ]
     np.testing.assert_array_equal(*found)
+
+
+def owners_of(kernel: Kernel) -> str:
+    return next(choice.reason for choice in kernel.choices if choice.name == "owners")
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("fn", ["set", "add", "min"])
+def test_lists_of_own_windows(runner: Runner, fn: str, mode: str) -> None:
+    """More index vectors than a list has room for, along one axis or two; of several components."""
+    many = Runner(runner.compile, replace(runner.target, cores=16, l2_nbytes=1 << 10))
+    at = RNG.integers(0, 500, 700).astype(np.int32)
+    if mode != "promise_in_bounds":
+        at[:4] = -1, 500, 1 << 30, -(1 << 30)
+    kernel = many.check(
+        lambda x, i, u: update(x, fn, i, u, mode), array(500, 3), at, array(700, 3), rtol=1e-4
+    )
+    assert "ranges" in owners_of(kernel).split(":")[0]
+    numbers = lax.ScatterDimensionNumbers((), (0, 1), (0, 1))
+    places = np.stack([at, at[::-1] % 3], -1).reshape(2, 350, 2)
+    many.check(
+        lambda x, i, u: lax.scatter_max(x, i, u, numbers, mode=mode),
+        array(500, 3),
+        places,
+        array(2, 350),
+    )
+
+
+def test_parts_of_windows(runner: Runner) -> None:
+    """Long windows in a large destination: each core has some vectors of all of them."""
+    many = Runner(runner.compile, replace(runner.target, cores=3, l2_nbytes=64))
+    kernel = many.check(
+        lambda x, i, u: update(x, "add", i, u), array(40, 301), INDICES, array(10, 301)
+    )
+    assert owners_of(kernel).startswith("3 parts of windows")
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.int8, ml_dtypes.bfloat16, np.float64])
+@pytest.mark.parametrize("fn", ["set", "max"])
+def test_short_windows(runner: Runner, fn: str, dtype: Any) -> None:
+    """What is left of a window is shorter vectors and single elements, or a masked vector."""
+    for size in (1, 2, 3, 4, 6, 7, 9, 15, 31, 33, 67):
+        x, u = array(20, size, dtype=dtype), array(10, size, dtype=dtype)
+        runner.check(lambda x, i, u: update(x, fn, i, u), x, INDICES, u)
+
+
+def test_which_windows_are_masked(host: Runner) -> None:
+    def tail(fn: str, size: int) -> str:
+        x, u = array(20, size), array(10, size)
+        kernel = kernel_of(region_of(graph_of(lambda x, i, u: update(x, fn, i, u), x, INDICES, u)),
+                           Target.avx512())  # fmt: skip
+        return next((c.reason for c in kernel.choices if c.name == "tail"), "")
+
+    assert tail("add", 16) == ""
+    assert tail("add", 20).startswith("1 shorter vectors")
+    assert tail("add", 15).startswith("4 shorter vectors")
+    assert tail("set", 15).startswith("a masked vector")
+    assert tail("set", 24).startswith("1 shorter vectors")
 
 
 @given(st.integers(1, 40), st.integers(1, 40), st.integers(1, 50), st.data())
