@@ -266,7 +266,7 @@ def owners(window: int, rows: int, segments: int, target: Target, **options: boo
 
 def test_updates_are_shared_by_what_costs_least() -> None:
     """To own a range is to look at all windows, and to read one's own in no order; a part of a
-    window is to be long. What is left is one core, or destinations for each: `split_scatter`."""
+    window is to be long. What is left is one core, or destinations for each: `rewrites/split`."""
     two = server("znver4", 2)
     assert owners(16, 100_000, 1000, two) == "one core for each batch"
     assert owners(512, 20_000, 1000, two) == "2 parts of windows"
@@ -274,4 +274,3 @@ def test_updates_are_shared_by_what_costs_least() -> None:
     assert owners(16, 100_000, 100_000, two, indices_are_sorted=True) == "one core for each batch"
     assert owners(64, 100_000, 1_000_000, two) == "2 parts of windows"
     assert owners(16, 100_000, 100_000, server("znver4", 64)).endswith(" ranges")
-    assert owners(2048, 20_000, 1000, server("znver4", 8)) == "8 parts of windows"
