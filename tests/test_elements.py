@@ -58,12 +58,14 @@ def test_passing_through(element: str) -> None:
     check(lambda x: {name: passing(x) for name, passing in PASSING.items()}, x)
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("passing", PASSING)
 def test_passing_through_alone(passing: str) -> None:
     element = EVERY[sum(map(ord, passing)) % len(EVERY)]  # another one for each
     check(PASSING[passing], array_of(element, (4, 2), np.random.default_rng(0)))
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("element", EVERY)
 def test_closing_over(element: str) -> None:
     rng = np.random.default_rng(1)
@@ -74,7 +76,7 @@ def test_closing_over(element: str) -> None:
     check(lambda x: (empty, x + 1), jnp.float32(2))
 
 
-@pytest.mark.some(2)
+@pytest.mark.some(3)
 @pytest.mark.parametrize("element", EVERY)
 def test_random_movements(element: str) -> None:
     seed = EVERY.index(element)

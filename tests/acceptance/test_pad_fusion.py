@@ -87,7 +87,7 @@ A2_WINDOWS: dict[str, Any] = {
 }
 
 
-@pytest.mark.some(2)
+@pytest.mark.some(3)
 @pytest.mark.parametrize("window", A2_WINDOWS)
 @pytest.mark.parametrize("channels_last", [True, False])
 def test_a2_every_window(window: str, channels_last: bool) -> None:

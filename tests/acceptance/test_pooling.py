@@ -44,6 +44,7 @@ POOLS: dict[str, Callable[[Any], Any]] = {
 }
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("pool", POOLS.values(), ids=POOLS)
 def test_one_dispatch_without_memory_of_its_own(pool: Callable[[Any], Any]) -> None:
     x = images(2, 13, 19, 16)

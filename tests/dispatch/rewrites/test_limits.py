@@ -402,6 +402,7 @@ PROGRAMS: dict[str, tuple[Fn, tuple[Any, ...]]] = {
 }
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize("limit", [1, 2, 3, 4, 5, 8, 16, 20])
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_the_bound_holds_and_values_stay(name: str, limit: int) -> None:

@@ -42,7 +42,7 @@ def sampled(table: Any, tokens: Array) -> Any:
 PROGRAMS: dict[str, Callable[..., Any]] = {f.__name__: f for f in (tied, one_row, sampled)}
 
 
-@pytest.mark.some(2)
+@pytest.mark.some(3)
 @pytest.mark.parametrize("rows", [768, 701])  # in panels, and not
 @pytest.mark.parametrize(("form", "bits"), [("bf16", 16), ("int8", 8), ("int4", 4)])
 @pytest.mark.parametrize("name", PROGRAMS)

@@ -68,7 +68,7 @@ def assert_near(found: Any, wanted: Any) -> None:
     np.testing.assert_allclose(found, wanted, rtol=2e-5, atol=2e-5 * float(np.abs(wanted).max()))
 
 
-@pytest.mark.some(2)
+@pytest.mark.some(4)
 @pytest.mark.parametrize("form", ["bf16", "int8", "int4"])
 @pytest.mark.parametrize("name", PRODUCTS)
 def test_a_bound_product_is_that_of_the_rounded_weights(name: str, form: Any) -> None:

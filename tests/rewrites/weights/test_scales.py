@@ -116,6 +116,7 @@ def array(*shape: int, seed: int = 0) -> jax.Array:
 LAYOUTS = {"last": ("NHWC", "HWIO", "NHWC"), "first": ("NCHW", "OIHW", "NCHW")}
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("batch", [1, 2])
 @pytest.mark.parametrize("groups", [1, 4])
 @pytest.mark.parametrize("where", LAYOUTS)

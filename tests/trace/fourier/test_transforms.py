@@ -60,18 +60,21 @@ def check(kind: str, shape: tuple[int, ...], axes: int = 1, dtype: Any = np.floa
     assert error(made, wanted) <= 2 * error(theirs, wanted) + 0.3
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize("length", LENGTHS)
 def test_any_length(length: int, some_of: Any) -> None:
     for kind in some_of(NUMPY, 2):
         check(kind, (5, length))
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize(("shape", "axes"), SHAPES)
 def test_any_axes(shape: tuple[int, ...], axes: int, some_of: Any) -> None:
     for kind in some_of(NUMPY, 2):
         check(kind, shape, axes)
 
 
+@pytest.mark.some(4)
 @pytest.mark.parametrize("kind", NUMPY)
 @pytest.mark.parametrize("length", [16, 40, 37, 256])
 def test_double_precision(kind: str, length: int) -> None:

@@ -32,6 +32,7 @@ def computed(fn: Any, *args: Any) -> Any:
         return stagejit.jit(fn)(*args)
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("dtype", TYPES)
 def test_zeta(dtype: str) -> None:
     x = [1.5, 2, 3, 4, 5, 7, 10, 2, 3, 5, 2, 3, 4, 1, 0.5, 3, 2.5, 2, 2]
@@ -46,6 +47,7 @@ def test_zeta_where_it_is_no_number() -> None:
     assert np.isnan(computed(lax.zeta, x, q.astype(np.float32))).all()
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("dtype", TYPES)
 def test_polygamma(dtype: str) -> None:
     m = np.array([0, 1, 2, 3, 4, 1, 2, 3, 1, 5]).astype(dtype)
@@ -55,6 +57,7 @@ def test_polygamma(dtype: str) -> None:
     assert np.isnan(computed(lax.polygamma, np.float32([0.5, -1]), np.float32([1, 1]))).all()
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("name", ["i0e", "i1e"])
 def test_bessel_functions(name: str, dtype: str) -> None:
@@ -89,6 +92,7 @@ def extremes(dtype: str) -> np.ndarray:
     return np.array([0, *orders, 0.5, 1 + info.eps, 1.5, 3, 10, 100, 1e3, np.inf], dtype)
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("fn", [lax.igamma, lax.igammac, lax.betainc])
 def test_probabilities_are_within_bounds(fn: Any, dtype: str) -> None:
