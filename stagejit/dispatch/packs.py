@@ -59,4 +59,4 @@ def _lies_in_tiles(region: Region, value: Value) -> bool:
     """Whether somebody has packed it before, views of it aside."""
     while value not in region.inputs and value.op.definition.is_view:
         value = value.op.operands[0]
-    return bool(value.type.layout.tiles)
+    return not value.type.layout.is_row_major

@@ -11,10 +11,11 @@ from stagejit.graph.ops import build
 from stagejit.graph.ops.moving.splits import is_uneven
 from stagejit.index.encoding import Encoding
 from stagejit.rewrites.driver import Log
-from stagejit.rewrites.encodings.products import encodings_of, refuse
+from stagejit.rewrites.encodings.products import encodings_of, refuse, results_along
 from stagejit.rewrites.weights.behind import weights_behind
 
 NAME = "data-tiling"
+FEWEST_COLUMNS = 16  # for fewer, vectors run along rows of a matrix on the left, as they lie
 MAY_BE_TILED = "its operands may be tiled as the target wants them"
 
 
@@ -44,13 +45,24 @@ def _encode(log: Log, op: Op) -> None:
     for number, encoding in enumerate(encodings.operands):
         value = op.operands[number]
         # Of parts of several lengths only whoever sums them knows where the last one ends.
-        if encoding is not None and not is_uneven(value.op):
+        if encoding is None or is_uneven(value.op):
+            continue
+        if number == 1 or not _stays(log, op, value):
             encoded = build(graph, "set_encoding", [value], op.loc, encoding=encoding)
             graph.set_operand(op, number, encoded)
             graph.put_at(op, encoded.op)
     after = encoded_and_back(log, op, encodings.result)
     for use in uses:
         graph.set_operand(use.user, use.operand, after)
+
+
+def _stays(log: Log, op: Op, weight: Value) -> bool:
+    """Whether what stands on the left is a weight that few columns are multiplied by."""
+    few = results_along(op, encodings_of(op).result.axes, "n") < FEWEST_COLUMNS
+    if not few or not weights_behind(log.graph, weight):
+        return False
+    log.decline(NAME, op, f"fewer than {FEWEST_COLUMNS} columns: rows are read as they lie")
+    return True
 
 
 def encoded_and_back(log: Log, op: Op, encoding: Encoding) -> Value:

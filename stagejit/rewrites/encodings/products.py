@@ -48,16 +48,18 @@ def refuse(op: Op, *, at_bind: bool = False) -> str:
             return "the groups of a convolution do not share their weights"
         if dims.split is not None:
             return "its sums are split into parts"
-    encoding = encodings_of(op).result
-    rows, columns = (
-        math.prod(n for n, axis in zip(op.result.shape, encoding.axes, strict=True) if axis == kind)
-        for kind in "mn"
-    )
+    axes = encodings_of(op).result.axes
+    rows, columns = (results_along(op, axes, kind) for kind in "mn")
     if min(rows, columns) <= 1 and not at_bind:
         return "it is a product of a matrix and a vector, which reads each element once"
     if rows * columns < FEWEST_PARALLEL:
         return f"its parallel size is {rows * columns}, under {FEWEST_PARALLEL}"
     return ""
+
+
+def results_along(op: Op, axes: str, kind: str) -> int:
+    """Results along the axes of one kind."""
+    return math.prod(n for n, axis in zip(op.result.shape, axes, strict=True) if axis == kind)
 
 
 def _contract_axes(op: Op) -> tuple[str, str, str]:

@@ -12,7 +12,8 @@ from jax import lax
 import stagejit
 from stagejit import Options
 from stagejit.graph.ir import Graph
-from stagejit.rewrites.driver import GraphStep
+from stagejit.graph.parser import parse
+from stagejit.rewrites.driver import GraphStep, run_steps
 from stagejit.rewrites.encodings import choose
 from stagejit.rewrites.encodings.products import encodings_of, refuse
 from stagejit.trace.translate import graph_of
@@ -66,6 +67,16 @@ def test_the_vector_may_be_the_weight() -> None:
     text = product("1,16", "16,90", "1,90").replace("f32[1,16],", "f32[1,16] bound,")
     (found,) = reasons(STEP, text)
     assert "a product of a matrix and a vector" in found
+
+
+@pytest.mark.parametrize(("columns", "packed"), [(16, True), (15, False)])
+def test_a_weight_on_the_left_stays_as_it_is_for_few_columns(columns: int, packed: bool) -> None:
+    text = product("90,16", f"16,{columns}", f"90,{columns}")
+    bound = text.replace("f32[90,16],", "f32[90,16] bound,")
+    assert ("set_encoding %x" in rewritten(STEP, bound)) == packed
+    decisions = run_steps(parse(bound), [STEP], Options())
+    assert any("fewer than 16 columns" in d.reason for d in decisions) != packed
+    assert "set_encoding %x" in rewritten(STEP, text)  # no weight
 
 
 def test_parts_of_several_lengths() -> None:

@@ -5,9 +5,9 @@ the vector operand of a product in panels is what `pack_fill.py` would make of i
 layout would be as right.
 
 Note [Panels]: a panel has the columns of one register tile, and its steps of the reduction lie one
-after the other, so that tiles read one line after the other whatever the length of a row was. Rows
-of the broadcast operand are read element by element, which costs the same wherever they lie, and
-results are stored as others want them.
+after the other, so that tiles read one line after the other whatever the length of a row was. The
+broadcast operand is read element by element, steps of six rows: they lie along these, a line for
+many of them. Results are stored as others want them.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ def panels_for(target: Target) -> Resolver:
     """The resolver of a CPU."""
 
     def resolve(encoding: Encoding, type: TensorType) -> Layout | None:
+        if encoding.role == "lhs" and encoding.minor == "n":
+            return _rows(encoding)
         if encoding.role != "rhs" or encoding.minor != "n" or "n" not in encoding.axes:
             return None
         column = encoding.axes.rindex("n")
@@ -44,6 +46,13 @@ def panels_for(target: Target) -> Resolver:
         return Layout((*outer, column, *inner), tiles)
 
     return resolve
+
+
+def _rows(encoding: Encoding) -> Layout | None:
+    """All steps of a row one after the other."""
+    order = sorted(range(len(encoding.axes)), key=lambda axis: encoding.axes[axis] == "k")
+    made = Layout(tuple(order), (1,) * len(order))
+    return None if made.is_row_major else made
 
 
 def panel_columns(target: Target, element: str, columns: int) -> int | None:

@@ -28,6 +28,7 @@ _ITEMS_PER_CORE = 8
 _FEW_ITEMS_PER_CORE = 4  # if more would move much more memory
 _MORE_TRAFFIC = 1.25
 _FEW_GROUPS = 4
+_NARROW_SQUARE_CYCLES = 0.5  # an element through a transpose that comes from fewer lines
 _GATHER_CYCLES = 3.0  # an element whose neighbours in memory are too few for a transpose
 _STREAM_STEPS = 8  # rows in flight where an operand streams from memory
 # Bytes of each row that an item should read at least: from memory, from the last cache.
@@ -131,15 +132,21 @@ class BlockSearch(TileSearch):
         if near is None or near in windows:
             return 0.8
         length = extents.get(near, near.extent)
-        return 0.8 if length >= self.lanes or length == gap else _GATHER_CYCLES
+        if length < self.lanes and length != gap:
+            return _GATHER_CYCLES
+        return _NARROW_SQUARE_CYCLES if self.is_widened(source) else 0.8
 
     def _store_cycles(self) -> float:
-        """Cycles to store the sums: as vectors, lane by lane, or through a horizontal sum."""
+        """Cycles to store the sums: as vectors, through register transposes, lane by lane, or
+        through a horizontal sum."""
         elements, lane = math.prod(var.extent for var in self.nest.axes), self.lane
         if self.across:
             return elements * 8.0
         if lane is None or between_lanes(self.nest.axes, self.stored, lane, self.lanes):
             return elements * (5.0 if lane is None else 1.5)
+        beside = next((var for var in self.nest.axes if self.stored.coeff(var) == 1), lane)
+        if beside is not lane and min(beside.extent, lane.extent) >= self.lanes:
+            return elements * 1.5
         unit = self.stored.coeff(lane) == 1
         return elements * (5.0 if not unit else (1.0 if self.direct else 3.0) / self.lanes)
 

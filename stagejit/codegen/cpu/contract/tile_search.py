@@ -68,17 +68,20 @@ class TileSearch(StepCosts):
         self.only = problem.only
 
     def candidates(self) -> list[Tiling]:
-        """The best register tile; another where the vector operand could be read as it lies but is
-        packed. None where no tile holds what it has to, see `_whole`."""
-        left, right = self.sources
-        as_it_lies = self._packs(left), self._packs(right)
-        packed = (
-            as_it_lies[0] or self.lane in left.depends,
-            as_it_lies[1] or self.lane in right.depends,
-        )
+        """The best register tile; others where the vector operand, or what each tile would widen,
+        could be read as it lies but is packed. None where no tile holds what it has to, see
+        `_whole`."""
+        as_it_lies = tuple(map(self._packs, self.sources))
+        vectors = [self.lane in source.depends for source in self.sources]
+        widened = [self.is_widened(source) for source in self.sources]
+        both = [wide or narrow for wide, narrow in zip(vectors, widened, strict=True)]
+        packings = [
+            (as_it_lies[0] or more[0], as_it_lies[1] or more[1])
+            for more in ((False, False), vectors, widened, both)
+        ]
         tiles, found = self._tiles(), []
         sizes = cache(lambda var, most: self._split(var, most).sizes())
-        for pack in dict.fromkeys((as_it_lies, packed)) if tiles else ():
+        for pack in dict.fromkeys(packings) if tiles else ():
             cost = cache(partial(self.step_cycles, self.readings(pack)))
             costs = [self._tile_cycles(tile, sizes, cost) for tile in tiles]
             best, cycles = tiles[costs.index(min(costs))], min(costs)

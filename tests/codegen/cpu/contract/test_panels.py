@@ -51,8 +51,22 @@ def test_lanes_are_those_of_sums() -> None:
 
 
 @pytest.mark.parametrize(
+    ("axes", "order"), [("km", (1, 0)), ("kmk", (1, 0, 2)), ("bkm", (0, 2, 1)), ("mkb", (0, 2, 1))]
+)
+def test_rows_of_the_left_operand_have_their_steps_together(
+    axes: str, order: tuple[int, ...]
+) -> None:
+    assert resolved(Encoding("lhs", axes, F32), 96, 128, 8) == Layout(order)
+
+
+@pytest.mark.parametrize(
     "encoding",
-    [Encoding("lhs", "mk", F32), Encoding("result", "mn", F32), Encoding("rhs", "kn", F32, "m")],
+    [
+        Encoding("lhs", "mk", F32),
+        Encoding("lhs", "km", F32, "m"),
+        Encoding("result", "mn", F32),
+        Encoding("rhs", "kn", F32, "m"),
+    ],
     ids=str,
 )
 def test_what_tiles_read_as_it_lies(encoding: Encoding) -> None:
