@@ -14,10 +14,11 @@ from stagejit.codegen.closed import ClosedRegion
 from stagejit.codegen.contraction.nest import Operand
 from stagejit.codegen.elements.footprint import Footprint
 from stagejit.codegen.elements.walk import behind_views
-from stagejit.graph.ir import Value
+from stagejit.graph.ir import Op, Value
 from stagejit.index.affine import Affine, Index, Var
 from stagejit.types import DType, bf16, f16, f32, i8, i16, u8, u16
 
+NOWHERE = Affine()
 _WITHIN_F32 = frozenset({bf16, f16, i8, i16, u8, u16})
 
 
@@ -27,11 +28,13 @@ class Source(Operand):
 
     offset: the memory offset in terms of axes, None where the operand must be evaluated. Either way
     it may be packed. memory: the same in terms of the variables of its index, borders aside; None
-    where it is not simply read. leaf: what it is read of, perhaps in a type of fewer bits.
+    where it is not simply read. starts: what a call adds to both, in terms of variables that stand
+    at scalars, see `Elements.started`. leaf: what it is read of, perhaps in a type of fewer bits.
     """
 
     offset: Affine | None = None
     memory: Affine | None = None
+    starts: Affine = NOWHERE
     leaf: Value | None = None
 
     @property
@@ -57,9 +60,13 @@ def source_of(region: ClosedRegion, operand: Operand) -> Source:
     """The operand, and where it lies."""
     value, exact = operand.value, operand.exact_index
     leaf = _leaf(region, value)
-    offset = None if exact is None or leaf is None else _memory_form(region, value, exact)
-    memory = None if leaf is None else _memory_form(region, value, operand.index)
-    return Source(value, operand.index, operand.windows, operand.border, offset, memory, leaf)
+    if leaf is None:
+        return Source(value, operand.index, operand.windows, operand.border)
+    offset = None if exact is None else _place(region, value, exact)[0]
+    memory, starts = _place(region, value, operand.index)
+    return Source(
+        value, operand.index, operand.windows, operand.border, offset, memory, starts, leaf
+    )
 
 
 def _leaf(region: ClosedRegion, value: Value) -> Value | None:
@@ -76,9 +83,22 @@ def _leaf(region: ClosedRegion, value: Value) -> Value | None:
     return found
 
 
-def _memory_form(region: ClosedRegion, value: Value, index: Index) -> Affine | None:
-    """The offset in memory of an element of what has a leaf."""
-    footprint = Footprint(region)
+class _Reading(Footprint):
+    """Whose starts of slices are variables that know their scalars."""
+
+    def start(self, op: Op, operand: int, extent: int) -> Affine:
+        value = op.operands[operand]
+        self.value(value, ())
+        return Affine.of(Var(extent, "s", "dynamic", source=value))
+
+
+def _place(region: ClosedRegion, value: Value, index: Index) -> tuple[Affine | None, Affine]:
+    """The offset in memory of an element of what has a leaf, and what starts of slices add to it;
+    None where it is no sum of both."""
+    footprint = _Reading(region)
     footprint.value(value, index)
-    (_, form), *starts = footprint.reads
-    return form if not starts and form.loops_only else None
+    _, form = footprint.reads[-1]  # what starts are made of is read before
+    if any(var.kind not in ("loop", "dynamic") for var in form.vars()):
+        return None, NOWHERE
+    starts = Affine(tuple(term for term in form.terms if term[0].kind == "dynamic"))
+    return form - starts, starts

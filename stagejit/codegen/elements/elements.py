@@ -129,6 +129,15 @@ class Elements(Positions):
             inside.append(is_inside(self.b, start, room))
         return self.dynamic(clamped(self.b, start, room) if clamps else start, room)
 
+    def started(self, form: Affine) -> Affine:
+        """A form of a dry run whose dynamic variables know the scalars that they stand at."""
+        starts = {
+            var: self.standing_at(self.value(var.source, ()), var.source.type.dtype, var.extent)
+            for var in form.vars()
+            if var.kind == "dynamic"
+        }
+        return form.substitute(starts) if starts else form
+
     def computed(self, op: Op, elements: Sequence[Register]) -> Register:
         if op.definition.code is not None:
             lanes = max((element.type.lanes for element in elements), default=0)

@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from stagejit.codegen.closed import ClosedRegion
+from stagejit.codegen.contraction.sources import NOWHERE
 from stagejit.codegen.contraction.walk import nests_of
 from stagejit.codegen.costs import region_seconds
 from stagejit.codegen.cpu.contract.epilogue import Epilogue
@@ -128,7 +129,8 @@ class Products:
         assert source.offset is not None
         assert source.leaf is not None
         leaf, memory = self.elements.behind(source.leaf)
-        return self._in_memory(memory, leaf.type.dtype, source.offset, source.depends)
+        dtype, starts = leaf.type.dtype, source.starts
+        return self._in_memory(memory, dtype, source.offset, source.depends, starts)
 
     # ---------------------------------------------------------------- where sums lie
 
@@ -146,15 +148,20 @@ class Products:
         return self._in_memory(self.stores[number], self.nest.dtype, offset, self.axes)
 
     def _in_memory(
-        self, memory: Memory, dtype: DType, form: Affine, depends: frozenset[Var]
+        self,
+        memory: Memory,
+        dtype: DType,
+        form: Affine,
+        depends: frozenset[Var],
+        starts: Affine = NOWHERE,
     ) -> View:
-        from_base, emitter = form - memory.base, self.emitter
+        from_base, emitter, elements = form - memory.base, self.emitter, self.elements
 
         def base() -> Register:
             total = emitter.b.const(from_base.const)
             for var, coeff in from_base.terms:
                 total = total + emitter.span(var).start * coeff
-            return total
+            return total + elements.scalar_index(elements.started(starts))
 
         return View(memory.buffer, dtype, dict(form.terms), base, depends)
 

@@ -15,6 +15,7 @@ from stagejit.codegen.contraction.sources import Source
 from stagejit.codegen.cpu.contract.packing import Dim, Need, View, layout, panel_split
 from stagejit.codegen.cpu.contract.tiling import Tiling
 from stagejit.codegen.elements.accesses import between_lanes
+from stagejit.codegen.elements.elements import Memory
 from stagejit.codegen.ir.nodes import Value as Register
 from stagejit.codegen.ir.nodes import element_type
 from stagejit.codegen.ir.strides import every
@@ -35,6 +36,7 @@ from stagejit.codegen.nest.tree import (
     serial,
     vectors,
 )
+from stagejit.graph.ir import Value
 from stagejit.index.affine import Affine, Var
 from stagejit.types import DType
 
@@ -279,8 +281,7 @@ class Fill:
         outer, memory, leaf = self.dims[0], self.memory, self.source.leaf
         if memory is None or leaf is None or len(self.dims) < 2:
             return
-        _, place = self.elements.behind(leaf)
-        here = self.elements.scalar_index(memory - place.base)
+        place, here = self._place(memory, leaf)
         self.b.prefetch(place.buffer, here + memory.coeff(outer.source))
 
     def _fetch_row(self) -> None:
@@ -288,11 +289,16 @@ class Fill:
         memory, leaf, (*_, outer, row) = self.memory, self.source.leaf, (None, *self.dims)
         if memory is None or leaf is None or outer is None or memory.coeff(row.source) != 1:
             return
-        _, place = self.elements.behind(leaf)
-        here = self.elements.scalar_index(memory - place.base)
+        place, here = self._place(memory, leaf)
         here = here + memory.coeff(outer.source) * _ROWS_AHEAD
         for at in range(0, row.length * leaf.type.dtype.itemsize, 64):
             self.b.prefetch(place.buffer, here + at // leaf.type.dtype.itemsize)
+
+    def _place(self, memory: Affine, leaf: Value) -> tuple[Memory, Register]:
+        """Where what is read here lies."""
+        _, place = self.elements.behind(leaf)
+        form = self.elements.started(memory + self.source.starts)
+        return place, self.elements.scalar_index(form - place.base)
 
     def _border(self, ends: Callable[[], tuple[Register, Register]]) -> Node:
         """Whole vectors of the border, from one place in scratch to another or a little further."""
