@@ -201,7 +201,7 @@ def test_e7_a_weight_does_not_grow_by_more_than_a_fifth() -> None:
 
 def test_e7_what_has_no_tiles() -> None:
     w = jnp.asarray(f32(96, 128))
-    assert "its parallel size is 56, under 64" in reasons(
+    assert "it has 56 results, under 64, too few for tiles" in reasons(
         plan_of(lambda x: x @ w[:, :8], f32(7, 96))
     )
     vector = plan_of(lambda x, w: x @ w, f32(1, 96), f32(96, 128))

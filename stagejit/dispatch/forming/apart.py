@@ -41,18 +41,18 @@ def starting(op: Op) -> str:
     if known.is_call:
         return "code of a library runs it"
     if known.has_bodies:
-        return f"nothing is fused across the border of a {op.kind}"
+        return _alone(op)
     if known.is_insert:
-        return "it is written into a larger value"
+        return "it is written into a part of a larger array"
     if known.updates:
-        return f"a {op.kind} updates memory that is there before it runs"
+        return f"a {op.kind} overwrites parts of an array that has to be in memory before"
     if known.is_product:
-        return "it reads each element for many results, so what it reads is stored first"
+        return "it needs each element many times, so what it reads is computed once and stored"
     if known.is_reduce:
-        return "a reduction starts a dispatch, unless it is behind one of the same rows"
+        return "a reduction begins a dispatch, unless an earlier one goes over the same rows"
     if known.accumulates:
-        return "it goes along whole lines, so what it reads is stored first"
-    return f"nothing else is evaluated with a {op.kind}"
+        return "it goes along a whole axis in order, so what it reads is stored before"
+    return _alone(op)
 
 
 def behind(anchor: Op) -> str:
@@ -63,10 +63,17 @@ def behind(anchor: Op) -> str:
     if known.is_call:
         return "code of a library makes what it reads"
     if known.has_bodies:
-        return f"nothing is fused across the border of a {anchor.kind}"
+        return _alone(anchor)
     if known.is_insert:
-        return "it reads a value that is put together in memory"
-    return f"nothing else is evaluated with a {anchor.kind}"
+        return "it reads an array that is written in parts, and needs all of them"
+    return _alone(anchor)
+
+
+def _alone(op: Op) -> str:
+    """Why nothing is evaluated with it, before it or behind it."""
+    if op.definition.has_bodies:
+        return f"no op moves into or out of the body of a {op.kind}"
+    return f"nothing else is evaluated with a {op.kind}"
 
 
 def reasons_of(grouping: Grouping) -> dict[tuple[Group, Group], list[Reason]]:

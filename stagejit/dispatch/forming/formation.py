@@ -257,7 +257,7 @@ def _refuse_same_rows(
     if not state.enabled("fuse-rows"):
         return "fuse-rows is disabled"
     if group.closed:  # what is read again here would be computed again by who stores it
-        return f"{group.kind} is followed by enough ops in a row"
+        return f"{group.kind} has as many ops behind it as one dispatch may have"
     if isinstance(place, Refusal):
         return place or f"it reads from memory what {group.kind} stores"
     if place is None or place.space != "row" or place.index != coordinates(group.shape):

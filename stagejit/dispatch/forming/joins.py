@@ -39,10 +39,11 @@ def join(state: State, op: Op) -> Group | None:
         if refusal is not None or not isinstance(place, Location):
             if refusal:
                 state.decide(switch, op, False, refusal)
-            state.apart.refuse(op, group, refusal or "it reads that in memory, behind other ops")
+            state.apart.refuse(op, group, refusal or "it reads that from memory, behind other ops")
             continue
         for other in numbers:
-            reason = f"it is applied where {group.anchor or 'map'} stores another operand"
+            maker = group.anchor or "map"
+            reason = f"it is computed with {maker}, which makes another operand of it"
             state.apart.refuse(op, state.groups[other], reason)
         state.settle(op, group, place)
         _close_if_long(state, op)

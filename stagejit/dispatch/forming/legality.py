@@ -104,7 +104,7 @@ def _locate_view(state: State, group: Group, op: Op) -> Place:
     same_size = op.result.type.size == op.operands[0].type.size
     repeats = op.definition.repeats or op.definition.is_splat
     if not same_size and (place.space != "kept" or not repeats):
-        return Refusal(f"{op.kind} takes it out of the space of {group.kind}")
+        return Refusal(f"{op.kind} gives it another shape than the loops over {group.kind}")
     index = _through_view(op, place.index)
     return Location(place.space, index, place.one_to_one and same_size)
 
@@ -127,14 +127,14 @@ def _combine(group: Group, op: Op, found: list[Location]) -> Place:
     if row is None and len(exact) == len(found):
         if all(place is exact[0] or place == exact[0] for place in exact):
             return exact[0]
-        return Refusal(f"its operands are different elements of {group.kind}")
+        return Refusal(f"one result of it needs two different elements of {group.kind}")
     if row is None and not exact and op.result.shape == group.shape:
         row = Location("row", coordinates(group.shape))
     if row is None:
-        return Refusal(f"it is not in the row space of {group.kind}")
+        return Refusal(f"its shape is neither that of the rows nor of the results of {group.kind}")
     for place in found:
         if place.index != (row.index if place.space == "row" else group.kept_index(row.index)):
-            return Refusal(f"its operands are different elements of {group.kind}")
+            return Refusal(f"one result of it needs two different elements of {group.kind}")
     return row
 
 
@@ -149,19 +149,19 @@ def switch_of(group: Group, place: Location | Refusal | None) -> str:
 def refuse_join(state: State, group: Group, op: Op, place: Location) -> Refusal | None:
     """Why a pointwise `op` at `place` must not be evaluated in `group`; None if it may."""
     if not place.one_to_one:
-        return Refusal("it repeats elements of a row")
+        return Refusal("it uses elements of a row more than once")
     switch = switch_of(group, place)
     if not state.enabled(switch):
         return Refusal(f"{switch} is disabled")
     if group.closed:
-        return Refusal(f"{group.kind} is followed by enough ops in a row")
+        return Refusal(f"{group.kind} has as many ops behind it as one dispatch may have")
     known = group.definition
     if known.is_elementwise or (known.accumulates and not known.is_product):
         into = group.shape if place.space != "kept" else group.kept_shape
         if not keeps_row_major_order(place.index, op.result.shape, into):
-            return Refusal(f"it permutes the elements of {group.kind}")
+            return Refusal(f"it needs another order of the elements of {group.kind}")
         if known.is_elementwise and op.result.shape != group.shape:
-            return Refusal("it has another shape")
+            return Refusal("its shape is not that of what the dispatch computes")
     if place.space == "row" and (reason := refuse_rows(group)):
         return reason
     return refuse_order(state, group, state.deps_of_all(op.operands))
@@ -171,7 +171,8 @@ def refuse_order(state: State, group: Group, needed: int) -> Refusal | None:
     """Why `group` cannot wait for the groups of the bit set `needed`."""
     others = needed & ~(1 << group.id)
     if state.reach.reaches_any(group.id, others):
-        return Refusal(f"another operand is computed from {group.kind} by a later dispatch")
+        made = f"another of its operands is made from {group.kind}"
+        return Refusal(f"{made} in a dispatch that runs later")
     return None
 
 
@@ -179,7 +180,7 @@ def refuse_rows(group: Group) -> Refusal | None:
     """Why results of a reduction must not be read again by the dispatch that reduces."""
     assert group.anchor is not None
     if is_uneven(group.anchor.operands[0].op):
-        return Refusal("the last of its rows is shorter")
+        return Refusal("its rows are not all equally long")
     itemsize = group.anchor.operands[0].type.dtype.itemsize
     size = math.prod(group.shape)
     if at_most(size * itemsize, cost.SMALL_SPACE_NBYTES):
@@ -189,12 +190,12 @@ def refuse_rows(group: Group) -> Refusal | None:
     if at_most(rows, (FEWEST_ROWS - 1) * abreast):
         return Refusal(
             f"{rows} rows of {size // max(rows, 1)} elements: "
-            "reading them again in one dispatch would serialise"
+            "too few for all cores, if one dispatch goes over them twice"
         )
     nbytes = size // rows * itemsize * abreast
     if not at_most(nbytes, ROW_NBYTES):
         return Refusal(
             f"a row takes {nbytes} bytes, over {ROW_NBYTES}: "
-            "reading it again would come from memory"
+            "a second pass would read it from memory, not from a cache"
         )
     return None

@@ -14,6 +14,7 @@ from stagejit.graph.ops.moving.slices import boxed
 from stagejit.rewrites.driver import describe
 
 NAME = "host-offsets"
+_ANYWHERE = "the plan takes all places where it may be"
 
 
 def explain_offsets(state: State, op: Op) -> None:
@@ -27,7 +28,7 @@ def explain_offsets(state: State, op: Op) -> None:
     if not starts:
         return
     if not state.enabled(NAME):
-        state.decide(NAME, op, False, f"{NAME} is disabled: its range is a conservative hull")
+        state.decide(NAME, op, False, f"{NAME} is disabled: {_ANYWHERE}")
     elif state.scalars.knows(op):
         names = [f"%{name}" for name in state.graph.input_names]
         offsets = [
@@ -38,9 +39,7 @@ def explain_offsets(state: State, op: Op) -> None:
         state.decide(NAME, op, True, f"the host knows the offset {known}: its range is exact")
     else:
         unknown = next((start for start in starts if state.scalars[start] is None), starts[0])
-        state.decide(
-            NAME, op, False, f"{_maker(unknown, state.scalars)}: its range is a conservative hull"
-        )
+        state.decide(NAME, op, False, f"{_maker(unknown, state.scalars)}: {_ANYWHERE}")
 
 
 def _passes(op: Op) -> bool:

@@ -96,7 +96,7 @@ def _because(where: Whereabouts, first: Region, second: Region, names: Names) ->
     """The reasons, each once, those that say what keeps the op out first."""
     graph, reasons = where.grouping.graph, where.between(first, second)
     found = dict.fromkeys(_said(reason, graph, names) for reason in reasons)
-    yield from found
+    yield from sorted(found, key=lambda each: not each.why)
     if found:
         return
     if where.are_one_group(first, second):

@@ -87,6 +87,24 @@ KINDS: dict[str, str] = {
     "delegate": "an equation that XLA runs",
 }
 
+# What reasons, plans and timelines speak of.
+TERMS: dict[str, str] = {
+    "dispatch": "what runs as one: a kernel with all ops that are evaluated in it",
+    "fused": "evaluated in the same dispatch, so that what is between the ops is never stored",
+    "stored": "written to memory, for another dispatch to read",
+    "transient": "memory of results that only the call itself needs",
+    "barrier": "a dispatch waits until another one has written, or read, a range of a buffer",
+    "wave": "dispatches that wait for none of each other, and may run at the same time",
+    "fork": "other threads are woken, to share what comes next; the join waits for all of them",
+    "modelled": "by the model that chooses kernels: nothing was measured",
+    "floor": "the least time that memory and arithmetic of the machine allow",
+    "pack": "an operand of a product is copied into tiles, in the order in which they are read",
+    "encoding": "how an operand of a product should lie in memory; it goes where nobody gains",
+    "row": "the elements that one sum, maximum or the like is made of",
+    "border": "elements around those that a dispatch computes, which it fills with one value",
+    "anywhere": "where an offset is computed on the way, the plan takes all places where it may be",
+}
+
 # Why an equation is left to XLA, as patterns of the reason behind the primitive's name; the first
 # that fits counts. A piece inside a loop that cannot be compiled leaves the whole loop to XLA, and
 # is named behind "its body has".
@@ -179,6 +197,7 @@ def whole_glossary() -> str:
         ("other decisions", OTHERS),
         ("choices of kernels", CHOICES),
         ("kinds of dispatches", KINDS),
+        ("other words", TERMS),
     )
     lines: list[str] = []
     for title, names in sections:

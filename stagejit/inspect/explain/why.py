@@ -229,7 +229,9 @@ def side_by_side(a: str, b: str) -> tuple[str, str]:
 
 def _edge(edge: Between) -> Iterator[str]:
     yield f"@{edge.second} reads {edge.what}, which @{edge.first} makes; they are two because:"
-    for reason in edge.reasons:
+    for number, reason in enumerate(edge.reasons):
+        if number == 1:
+            yield "and besides:"
         at = f" ({reason.loc})" if reason.loc else ""
         yield f"  {reason}{at}"
 

@@ -53,7 +53,7 @@ def refuse(op: Op, *, at_bind: bool = False) -> str:
     if min(rows, columns) <= 1 and not at_bind:
         return "it is a product of a matrix and a vector, which reads each element once"
     if rows * columns < FEWEST_PARALLEL:
-        return f"its parallel size is {rows * columns}, under {FEWEST_PARALLEL}"
+        return f"it has {rows * columns} results, under {FEWEST_PARALLEL}, too few for tiles"
     return ""
 
 

@@ -277,7 +277,9 @@ def test_dont_nest_a_destination_that_is_read_elsewhere() -> None:
 
     plan = check(fn, f32(3, 4), f32(2, 4))
     assert len(plan.copies) == 1
-    assert "no dispatch computes the source for this use alone" in declined(plan, "fuse-insert")
+    assert "what is copied is an argument, or something else needs it where it is" in declined(
+        plan, "fuse-insert"
+    )
 
 
 def test_arguments_inserted_into_several_places_are_read_once() -> None:
@@ -425,7 +427,7 @@ def test_dont_place_a_buffer_whose_old_contents_are_read(
         return jnp.concatenate([first.at[2:4].set(part), a])
 
     plan = check(fn, f32(5, 3), options=Options(disable=disable))
-    assert any("no dispatch" in reason for reason in declined(plan, "fuse-insert"))
+    assert any("what is copied is" in reason for reason in declined(plan, "fuse-insert"))
 
 
 def looped(i: Any) -> Any:

@@ -10,7 +10,7 @@ from tests.dispatch.rewrites.texts import expanded, outline, part, plain, rewrit
 
 PLACED = "+ the producer writes into the destination"
 DEPENDS = "- the destination depends on the producer"
-NOBODY = "- no dispatch computes the source for this use alone"
+NOBODY = "- what is copied is an argument, or something else needs it where it is"
 FULL = "- the producer has the {} operands that one dispatch may have"
 PARTS = {
     "EXP": part("f32[2] = map exp %a0", "%0", a0="f32[2]"),

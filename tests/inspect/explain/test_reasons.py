@@ -35,11 +35,11 @@ ROWS = (512, 1024)
 KEPT_APART: dict[str, tuple[Callable[..., Any], tuple[Shape, ...], str, str, str]] = {
     "a product reads what is stored": (
         lambda x, w: jnp.tanh(x @ w) @ w, ((64, 64), (64, 64)), "tanh", "@contract.1",
-        "contract: it reads each element for many results, so what it reads is stored first",
+        "contract: it needs each element many times, so what it reads is computed once and stored",
     ),
     "a reduction behind a product": (
         lambda x, w: (x @ w).sum(1), ((64, 64), (64, 64)), "contract", "add",
-        "a reduction starts a dispatch, unless it is behind one of the same rows",
+        "a reduction begins a dispatch, unless an earlier one goes over the same rows",
     ),
     "other rows": (
         lambda x: jnp.exp(x - x.max(1, keepdims=True)).sum(0), (ROWS,), "max", "add",
@@ -51,7 +51,7 @@ KEPT_APART: dict[str, tuple[Callable[..., Any], tuple[Shape, ...], str, str, str
     ),
     "a loop": (
         lambda x: lax.fori_loop(0, 9, lambda _, c: jnp.sin(c) + x[0], x @ x), ((64, 64),),
-        "contract", "loop", "nothing is fused across the border of a loop",
+        "contract", "loop", "no op moves into or out of the body of a loop",
     ),
     "what is left to XLA": (
         lambda x: left(jnp.sin(x)), ((64, 64),), "sin", "delegate", "XLA runs it",
@@ -61,7 +61,7 @@ KEPT_APART: dict[str, tuple[Callable[..., Any], tuple[Shape, ...], str, str, str
     ),
     "another operand": (
         lambda x, w: (x @ w) + (w @ x), ((64, 64), (64, 64)), "@contract.0", "@contract.1",
-        "map add: it is applied where %1 contract stores another operand",
+        "map add: it is computed with %1 contract, which makes another operand of it",
     ),
     "a sort": (
         lambda x: lax.sort(x @ x), ((64, 64),), "contract", "sort",
@@ -69,7 +69,7 @@ KEPT_APART: dict[str, tuple[Callable[..., Any], tuple[Shape, ...], str, str, str
     ),
     "an order that would be a circle": (
         lambda x, w: (lambda y: lax.sort(y) + y)(x @ w), ((64, 64), (64, 64)), "contract", "add",
-        "another operand is computed from contract by a later dispatch",
+        "another of its operands is made from contract in a dispatch that runs later",
     ),
 }  # fmt: skip
 
@@ -125,7 +125,7 @@ def test_inside_of_a_loop_and_outside() -> None:
     (outside,) = (d.dispatch for d in explanation.dispatches if d.kind == "contract"
                   and "/" not in d.dispatch)  # fmt: skip
     (loop,) = (d.dispatch for d in explanation.dispatches if d.kind == "loop")
-    assert "nothing is fused across the border of a loop" in explanation.why(outside, inside)
+    assert "no op moves into or out of the body of a loop" in explanation.why(outside, inside)
     assert f"inside of the other, @{loop}" in explanation.why(loop, inside)
 
 

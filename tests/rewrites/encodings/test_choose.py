@@ -44,7 +44,7 @@ def test_both_operands_and_the_result() -> None:
 @pytest.mark.parametrize(
     ("lhs", "rhs", "result", "reason"),
     [
-        ("7,16", "16,9", "7,9", "its parallel size is 63, under 64"),
+        ("7,16", "16,9", "7,9", "it has 63 results, under 64, too few for tiles"),
         ("1,16", "16,90", "1,90", "a product of a matrix and a vector"),
         ("90,16", "16,1", "90,1", "a product of a matrix and a vector"),
         ("n,16", "16,90", "n,90", "its sizes are symbols"),
