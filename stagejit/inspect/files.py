@@ -1,7 +1,7 @@
 """Files that people keep: pictures, pages, traces.
 
 Input: a path and what is to be in it. Output: the file. Invariant: it is there as a whole or not at
-all.
+all; what is no file, such as /dev/stdout or a pipe, is written to as it is.
 """
 
 from __future__ import annotations
@@ -13,7 +13,11 @@ from pathlib import Path
 
 
 def write(target: Path, content: str) -> None:
-    """A file with this content, or, after an error, the one that was there."""
+    """A file with this content, or, after an error, the one that was there. Raises OSError where
+    nothing can be written."""
+    if target.is_symlink() or (target.exists() and not target.is_file()):
+        target.write_text(content, encoding="utf-8")
+        return
     handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:

@@ -88,9 +88,11 @@ def as_json(explanation: Explanation) -> str:
 
 
 def written(file: Path, text: str) -> None:
-    """Write a file. Raises OptionsError where that cannot be."""
+    """Write a file, and say so. Raises OptionsError where that cannot be."""
+    from stagejit.inspect.files import write
+
     with writing(file):
-        file.write_text(text, encoding="utf-8")
+        write(file, text)
     typer.echo(f"{file}: {len(text):,} characters", err=True)
 
 
@@ -141,22 +143,19 @@ def profile(
     args: Args = None,
     calls: Annotated[int, typer.Option(min=1, help="How many are measured.")] = 20,
     file: Annotated[
-        Path | None, typer.Option("--output", "-o", help="FILE.html, or a trace FILE.json.")
+        Path | None,
+        typer.Option("--output", "-o", help="FILE.html, FILE.txt, or FILE.json for Perfetto."),
     ] = None,
 ) -> None:
     """Measure each dispatch of a function's calls: time, rates, floors, threads."""
     from stagejit.bench.users import profiling, user_functions
+    from stagejit.inspect.profiles.session import require_ending
 
-    if file and file.suffix not in (".html", ".json"):
-        raise OptionsError(
-            f"{str(file)!r} is neither .html nor .json", next_step="choose one of the two"
-        )
     if file:
+        require_ending(file)
         require_folder(file)
     made = profiling.profile_of(user_functions.call_of(program, args), calls)
     typer.echo(str(made), nl=False)
-    if file and file.suffix == ".html":
-        written(file, made.as_html())
-    elif file:
+    if file:
         with writing(file):
             made.save(file)

@@ -35,6 +35,15 @@ from stagejit.runtime.waiting import wait_for_calls
 _Open = tuple[recording.Recording, timing.Recording, ExitStack]
 
 
+def require_ending(file: Path) -> None:
+    """Raises OptionsError for a name that no file of a profile has."""
+    if file.suffix.lower() not in (".json", ".html", ".htm", ".txt"):
+        raise OptionsError(
+            f"a profile cannot be written as {file.name!r}",
+            next_step="choose a name that ends with .json (for Perfetto), .html or .txt",
+        )
+
+
 class Profile:
     """Times of the calls of staged functions in a block; made by `stagejit.profile()`.
 
@@ -165,11 +174,7 @@ class Profile:
             ".htm": self.as_html,
             ".txt": self.as_text,
         }
-        if target.suffix.lower() not in endings:
-            raise OptionsError(
-                f"a profile cannot be written as {target.name!r}",
-                next_step="choose a name that ends with .json (for Perfetto), .html or .txt",
-            )
+        require_ending(target)
         write(target, endings[target.suffix.lower()]())
         return target
 

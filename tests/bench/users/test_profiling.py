@@ -51,7 +51,7 @@ def test_a_page_is_written(model: str, tmp_path: Path) -> None:
 def test_other_files_are_refused(model: str) -> None:
     result = CliRunner().invoke(app, ["profile", f"{model}:layer", "-o", "x.png"])
     assert result.exit_code != 0
-    assert "neither .html nor .json" in str(result.exception)
+    assert "ends with .json (for Perfetto), .html or .txt" in str(result.exception)
 
 
 def test_costs_are_of_the_same_program(monkeypatch: pytest.MonkeyPatch) -> None:
