@@ -27,7 +27,7 @@ from stagejit.errors import OptionsError, StagejitError
 from stagejit.inspect.profiles import session, views
 from stagejit.inspect.profiles.pieces_of_xla import outside
 from stagejit.inspect.profiles.rows import FORK_JOIN, HOST, XLA
-from stagejit.runtime import compile_times
+from stagejit.runtime.compilations import compile_times
 from stagejit.runtime.cpu import recording
 from stagejit.runtime.cpu.recording import Clock, Event, ProgramTimes, Slot
 from stagejit.runtime.hosting.program import HostProgram
