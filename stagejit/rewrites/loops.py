@@ -159,8 +159,11 @@ class _Loop:
     # ------------------------------------------------------------- known without it
 
     def _fixed_ops(self) -> set[Op]:
-        """Ops that give the same in each iteration, and could be cloned out of the loop."""
+        """Ops that give the same in each iteration, and could be cloned out of the loop: with
+        checks, no NaN is made for a loop that may not turn."""
         fixed: set[Op] = {value.op for value in self.constant}
+        if self.log.options.checks and not self.op.attrs["trip"]:
+            return fixed
         for op in self.body.ops():
             stays = op.definition.has_bodies or op.definition.forwards
             stays |= op.definition.is_call and op.attrs["target"] == TARGET  # the loop may not turn

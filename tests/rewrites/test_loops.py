@@ -12,11 +12,12 @@ from jax import lax
 
 from stagejit.graph.interpreter import interpret
 from stagejit.graph.ir import Graph, Op
+from stagejit.graph.parser import parse
 from stagejit.graph.printer import as_text
 from stagejit.graph.verifier import verify
 from stagejit.options import Options
 from stagejit.rewrites import loops, rewrite_graph
-from stagejit.rewrites.driver import GraphStep
+from stagejit.rewrites.driver import GraphStep, run_steps
 from stagejit.trace.translate import graph_of
 from tests.rewrites.text_in_out import rewritten, unchanged
 
@@ -105,6 +106,48 @@ def test_results_without_uses_are_not_computed() -> None:
             "}",
             "return %0",
         ])  # fmt: skip
+
+
+NOT_SURE_TO_TURN = """\
+graph @f(%i: i32[], %n: i32[], %c: f32[64], %w: f32[64]) {
+  %0: i32[], %1: f32[64] = loop %i, %c, %w, %n carries=2 reverse=false trip=none xs=0
+    graph @body(%i: i32[] donated, %a: f32[64] donated, %b: f32[64]) {
+      %0: f32[64] = map log %b
+      %1: f32[64] = map mul %a, %0
+      %2: i32[] = const 1
+      %3: i32[] = map add %i, %2
+      return %3, %1
+    }
+    graph @condition(%i: i32[], %a: f32[64], %n: i32[]) {
+      %0: bool[] = map lt %i, %n
+      return %0
+    }
+  return %1
+}"""
+
+
+def test_with_checks_nothing_is_computed_before_a_loop_that_may_not_turn() -> None:
+    """What is NaN there is none of the program's."""
+    for options, hoisted in ((Options(), True), (Options(check_nans=True), False)):
+        graph = parse(NOT_SURE_TO_TURN)
+        run_steps(graph, [STEP], options)
+        assert any(op.attrs.get("fn") == "log" for op in graph) is hoisted
+
+
+def test_with_checks_what_is_sure_to_turn_has_it_before() -> None:
+    sure = """\
+graph @f(%c: f32[64], %w: f32[64]) {
+  %0: f32[64] = loop %c, %w carries=1 reverse=false trip=3 xs=0
+    graph @body(%a: f32[64] donated, %b: f32[64]) {
+      %0: f32[64] = map log %b
+      %1: f32[64] = map mul %a, %0
+      return %1
+    }
+  return %0
+}"""
+    graph = parse(sure)
+    run_steps(graph, [STEP], Options(check_infs=True))
+    assert any(op.attrs.get("fn") == "log" for op in graph)
 
 
 def test_operands_that_nothing_is_computed_from_are_not_passed() -> None:
