@@ -23,6 +23,7 @@ from stagejit.numbers import counted
 
 _MOST = 60  # ops of a drawing
 _WIDEST = WIDEST // 2  # nodes beside each other, on each of two sides
+_WIDEST_BESIDE = 1300.0  # pixels; wider graphs stand below each other
 _MOST_ROWS = 300  # of decisions of a step
 _MOST_WHOLE = 24  # of a graph that is drawn as a whole, with what did not change
 
@@ -114,7 +115,9 @@ def _changed(before: Snapshot, after: Snapshot) -> Panel:
     if len(before.nodes) > _MOST_WHOLE:
         more.append("what is far from a change is left out")
     whole = f"{note}; {'; '.join(more)}" if more else note
-    return Panel(after.step, svg.beside(sides), whole, _decided(after.decisions))
+    wide = sum(drawing.width for _, drawing in sides) > _WIDEST_BESIDE
+    drawing = svg.stacked(sides) if wide else svg.beside(sides)
+    return Panel(after.step, drawing, whole, _decided(after.decisions))
 
 
 def _side(snapshot: Snapshot, touched: set[str], marks: Mapping[str, Iterable[str]]) -> Drawn:

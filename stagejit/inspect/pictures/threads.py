@@ -14,11 +14,11 @@ from stagejit.codegen.generate import Generated
 from stagejit.codegen.target import Target
 from stagejit.dispatch.regions import Region
 from stagejit.inspect.pictures.dispatches import barrier_text, copies_of
-from stagejit.inspect.pictures.drawing.gantt import Bar, Gantt, Join
+from stagejit.inspect.pictures.drawing.gantt import Bar, Frame, Gantt, Join
 from stagejit.inspect.pictures.words import color_of, line_of
-from stagejit.numbers import seconds_text
+from stagejit.numbers import counted, seconds_text
 from stagejit.runtime.modelled.kernels import Modelled
-from stagejit.runtime.modelled.threads import OnThreads, Placed
+from stagejit.runtime.modelled.threads import ONE_FORK, OnThreads, Placed
 from stagejit.schedule.plan import Plan
 from stagejit.schedule.schedule import Schedule, Step
 
@@ -79,7 +79,18 @@ class Waves:
         if any(placed.lane >= made.lanes for placed in made.placed):
             names.append("XLA")
         bars = tuple(self._bar(placed) for placed in made.placed)
-        return Gantt(tuple(names), bars, tuple(self._joins()), copies=copies_of(self.plan))
+        frames = tuple(self._frames())
+        joins = tuple(self._joins())
+        return Gantt(tuple(names), bars, joins, frames=frames, copies=copies_of(self.plan))
+
+    def _frames(self) -> Iterator[Frame]:
+        """Around what shares a fork."""
+        for turn in self.drawn.turns:
+            if turn.shared == ONE_FORK:
+                kernels = sum(len(step.region.parts) for step in turn.steps)
+                names = ", ".join(_names(turn.steps))
+                tip = (names, "threads are woken once, and share all of it")
+                yield Frame(turn.start, turn.end, f"one fork: {counted(kernels, 'kernel')}", tip)
 
     def _joins(self) -> Iterator[Join]:
         waits = _waits(self.plan)

@@ -33,6 +33,8 @@ from stagejit.runtime.modelled.waves import Job, forking, in_turn, together
 from stagejit.schedule.schedule import Run, Schedule, Step, Wave
 from stagejit.schedule.threads.waves import NAME, may_share
 
+ONE_FORK = "one fork"
+
 
 @dataclass(frozen=True)
 class Placed:
@@ -145,7 +147,7 @@ class OnThreads:
             self._place(parts[bar.job][0], bar.lane, bar.lanes, self.now + bar.start, known)
         self.now, self.since = self.now + laid.seconds, laid.since
         if wave.shared:
-            return wave, "one fork"
+            return wave, ONE_FORK
         forks = any(job.shared for job in jobs)
         return wave, "all threads share each of its kernels" if forks else "one thread"
 

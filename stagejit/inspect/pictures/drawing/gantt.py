@@ -18,6 +18,7 @@ from stagejit.locks import remembered
 from stagejit.numbers import seconds_text
 
 _LEFT, _TOP, _WIDTH = 84.0, 12.0, 1080.0
+_HEAD = 8.0  # more room above the lanes, where there are frames
 _TALLEST, _LOWEST, _LANES = 30.0, 5.0, 240.0  # of a lane, and of all of them together
 _WIDEST = 16_000.0
 _MOST_LINES = 60  # joins that go through all lanes; more are ticks
@@ -51,6 +52,16 @@ class Join:
 
 
 @dataclass(frozen=True)
+class Frame:
+    """What is on all lanes in this time is one thing: `text`."""
+
+    start: float
+    end: float
+    text: str
+    tip: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Link:
     """What is on lane `target` at time `end` waits for what was on lane `source` at `start`."""
 
@@ -71,6 +82,7 @@ class Gantt:
     bars: tuple[Bar, ...]
     joins: tuple[Join, ...] = ()
     links: tuple[Link, ...] = ()
+    frames: tuple[Frame, ...] = ()
     copies: tuple[tuple[str, ...], ...] = ()
     told: tuple[str, ...] = ()
 
@@ -116,8 +128,19 @@ class Gantt:
             for link in self.links
             if stays(link.start) and stays(link.end)
         ]
+        frames = [
+            replace(frame, start=moved(frame.start), end=moved(frame.end))
+            for frame in self.frames
+            if stays(frame.start)
+        ]
         return Gantt(
-            self.lanes, tuple(bars), tuple(joins), tuple(links), tuple(copies), tuple(told)
+            self.lanes,
+            tuple(bars),
+            tuple(joins),
+            tuple(links),
+            tuple(frames),
+            tuple(copies),
+            tuple(told),
         )
 
     @remembered
@@ -152,11 +175,12 @@ class _Scene:
         return _LEFT + time * self.scale
 
     def y(self, lane: float) -> float:
-        return _TOP + lane * self.lane
+        return _TOP + (_HEAD if self.gantt.frames else 0.0) + lane * self.lane
 
     def drawing(self) -> svg.Drawing:
         bottom = self.y(len(self.gantt.lanes))
         parts = [*self._lanes(), *(self._join(join, bottom) for join in self.gantt.joins)]
+        parts += map(self._frame, self.gantt.frames)
         parts += map(self._bar, self.gantt.bars)
         parts += map(self._link, self.gantt.links)
         y = bottom + (24 if self.gantt.joins else 4)
@@ -185,6 +209,17 @@ class _Scene:
         text = svg.fitting(bar.text, width - 6)
         if len(text) > 3 and height >= 12:
             parts.append(svg.text(x + 4, y + height / 2 + 4, text))
+        return svg.thing(*parts)
+
+    def _frame(self, frame: Frame) -> Markup:
+        """A box around all lanes, with its text above them."""
+        x, width = self.x(frame.start), max((frame.end - frame.start) * self.scale, 2.0)
+        height = len(self.gantt.lanes) * self.lane
+        parts = [svg.tip(frame.text, *frame.tip)]
+        parts.append(svg.box(x, self.y(0) - 1, width, height + 2, "sj-frame", 3))
+        text = svg.fitting(frame.text, width - 4)
+        if len(text) > 3:
+            parts.append(svg.text(x + 2, self.y(0) - 5, text, "sj-soft"))
         return svg.thing(*parts)
 
     def _join(self, join: Join, bottom: float) -> Markup:
