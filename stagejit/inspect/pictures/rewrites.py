@@ -7,12 +7,15 @@ if it has the same number in the same graph; a step that made a new graph is tol
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from stagejit.decisions import Decision
+from stagejit.dispatch.origins.naming import named
 from stagejit.graph.ir import Graph, Value
+from stagejit.graph.printer import value_names
 from stagejit.inspect.page import Markup, item, joined, table
 from stagejit.inspect.pictures.drawing import svg
 from stagejit.inspect.pictures.drawing.nodes import WIDEST, Drawn, Edge, Node, draw
@@ -21,6 +24,8 @@ from stagejit.inspect.pictures.picture import Panel
 from stagejit.inspect.pictures.words import line_of
 from stagejit.numbers import counted
 
+_WITH_TEXTS = ("encode", "resolve")  # steps whose graphs are those of `as_text`
+_MADE = re.compile(r"%([a-z_]\w*)\.(\d+)(?:#(\d+))?")
 _MOST = 60  # ops of a drawing
 _WIDEST = WIDEST // 2  # nodes beside each other, on each of two sides
 _WIDEST_BESIDE = 1300.0  # pixels; wider graphs stand below each other
@@ -59,7 +64,12 @@ class Recorder:
     def panels(self) -> Iterator[Panel]:
         """Each step that changed the graph; what the others were is said at the end."""
         idle: list[str] = []
-        for before, after in pairwise(self.snapshots):
+        last = {snapshot.graph: snapshot.step for snapshot in self.snapshots}
+        texts = {n: Looked(self._graphs[n]) for n, step in last.items() if step in _WITH_TEXTS}
+        known = [
+            texts[each.graph].up(each) if each.graph in texts else each for each in self.snapshots
+        ]
+        for before, after in pairwise(known):
             if before.graph != after.graph:
                 yield _new(after)
             elif before.nodes == after.nodes:
@@ -68,6 +78,37 @@ class Recorder:
                 yield _changed(before, after)
         if idle:
             yield Panel("steps that changed nothing", None, ", ".join(idle), is_open=False)
+
+
+class Looked:
+    """Names of a graph as its text has them: of what is in it at last."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.values = {(value.op, value.index): n for value, n in value_names(graph).items()}
+        made = (op for number in range(graph.next_id) if (op := graph.made(number)) is not None)
+        self.ops = {op: self.values.get((op, 0), f"%{op}") for op in made}
+
+    def up(self, snapshot: Snapshot) -> Snapshot:
+        """The snapshot with these names; what is gone keeps the one that it had."""
+        nodes = {self._name(name): self._node(node) for name, node in snapshot.nodes.items()}
+        ends = tuple((self._name(a), self._name(b)) for a, b in snapshot.ends)
+        decisions = tuple(named(snapshot.decisions, self.ops))
+        return replace(snapshot, nodes=nodes, ends=ends, decisions=decisions)
+
+    def _node(self, node: Node) -> Node:
+        lines = tuple(replace(line, text=self._name(line.text)) for line in node.lines)
+        tip = tuple(map(self._name, node.tip))
+        return replace(node, name=self._name(node.name), lines=lines, tip=tip)
+
+    def _name(self, text: str) -> str:
+        def name(match: re.Match[str]) -> str:
+            op = self.graph.made(int(match[2]))
+            if op is None or op.kind != match[1]:
+                return match[0]
+            return self.values.get((op, int(match[3] or 0)), match[0])
+
+        return _MADE.sub(name, text)
 
 
 def _names(graph: Graph) -> dict[Value, str]:

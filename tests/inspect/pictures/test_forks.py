@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -69,3 +70,16 @@ def test_wide_graphs_stand_below_each_other(
     others = stagejit.jit(lambda x: jnp.tanh(x * 1.0) @ x).lower(X).picture("rewrites")
     wide = [panel.drawing.width for panel in others.panels if panel.drawing is not None]
     assert (max(widths) > max(wide)) is beside
+
+
+def test_ops_before_and_after_rewrites_have_the_names_of_the_text() -> None:
+    """What is gone has the name that decisions beside it give it."""
+    lowered = stagejit.jit(lambda x: jnp.tanh(x * 1.0) @ x).lower(X)
+    (product,) = (line for line in lowered.as_text("graph").splitlines() if "contract" in line)
+    name = product.split(":")[0].strip()
+    panels = {panel.title: panel for panel in lowered.picture("rewrites").panels}
+    simplified = panels["simplify"]
+    assert simplified.drawing is not None
+    assert f">{name}<" in simplified.drawing.body
+    (gone,) = re.findall(r">(%map\.\d+)<", simplified.drawing.body)
+    assert f"{gone} map mul" in simplified.details
