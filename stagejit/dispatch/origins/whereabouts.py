@@ -7,7 +7,9 @@ no group became was made by a rewrite, which says so itself.
 Note [Ways between regions]: a region may read what another one makes though no group of its own
 reads a group of that: what was copied is not copied any more, a producer writes where its value is
 placed, and who reads a buffer reads what all have written there. So the groups in between are gone
-through: those that are gone, and those that leave what they do not overwrite to others.
+through: those that are gone, and those that leave what they do not overwrite to others. Where that
+does not lead there, inserts are gone through as well: a producer that writes where its value is
+placed is read by whoever reads the larger value, whatever else the insert became.
 """
 
 from __future__ import annotations
@@ -137,6 +139,9 @@ class Whereabouts:
     def between(self, first: Region, second: Region) -> list[Reason]:
         """Why the second, which reads what the first one makes, is not one with it; see Note [Ways
         between regions]."""
+        return self._on_ways(first, second) or self._on_ways(first, second, inserts=True)
+
+    def _on_ways(self, first: Region, second: Region, *, inserts: bool = False) -> list[Reason]:
         starts, ends = self.groups.get(first, ()), set(self.groups.get(second, ()))
         pending, seen, found = list(starts), set(starts), list[Reason]()
         while pending:
@@ -144,7 +149,10 @@ class Whereabouts:
             for other, reasons in self._reasons.get(group, {}).items():
                 if other in ends:
                     found += reasons
-                elif other not in seen and self._is_between(group, other, reasons):
+                elif other not in seen and (
+                    self._is_between(group, other, reasons)
+                    or (inserts and other.anchor is not None and other.anchor.definition.is_insert)
+                ):
                     seen.add(other)
                     pending.append(other)
         return found

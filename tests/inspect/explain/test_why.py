@@ -47,6 +47,16 @@ def _made(name: str | int) -> tuple[Explanation, Compilation]:
     return traced.explanation, traced.compilation
 
 
+# Of producers that write where an insert places their value, which became something else.
+FOUND = (430, 518, 571, 611, 669)
+
+
+@pytest.mark.parametrize("seed", FOUND)
+def test_who_reads_behind_an_insert_has_a_reason(seed: int) -> None:
+    explanation, compilation = _made(seed)
+    test_every_two_dispatches_with_data_between_have_a_reason((explanation, compilation))
+
+
 @pytest.fixture(name="made", params=[*PROGRAMS, *SMALL, *SEEDS_SOMETIMES], scope="module")
 def _fixture(request: pytest.FixtureRequest) -> tuple[Explanation, Compilation]:
     return _made(request.param)
