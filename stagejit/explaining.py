@@ -57,11 +57,14 @@ def explanation_of(
         measured: list[Measured] = []
         if timed is not None:
             measured = timed([options, *(other.request.options for other in others)])
-        own = totals_of(compilation)
+        own, missing = totals_of(compilation)
         worths = [
-            Worth(group, own, totals_of(other), (measured[0], measured[at]) if measured else None)
-            for at, (group, other) in enumerate(zip(groups, others, strict=True), 1)
-        ]
+            Worth(group, own, totals, (measured[0], measured[at]) if measured else None,
+                  tuple(dict.fromkeys((*missing, *uncounted))))
+            for at, (group, (totals, uncounted)) in enumerate(
+                zip(groups, map(totals_of, others), strict=True), 1
+            )
+        ]  # fmt: skip
         facts = replace(facts, what_if=tuple(worths))
     return Explanation(**{field.name: getattr(facts, field.name) for field in fields(facts)})
 
@@ -73,10 +76,11 @@ def without(compilation: Compilation, rewrites: tuple[str, ...]) -> Compilation:
     return Compilation.of(replace(compilation.request, options=changed), compilation.left_to_xla)
 
 
-def totals_of(compilation: Compilation) -> Totals:
-    """What a call costs; the modelled time is that of its kernels."""
+def totals_of(compilation: Compilation) -> tuple[Totals, tuple[str, ...]]:
+    """What a call costs; the modelled time is that of its kernels, and what it does not have."""
     facts = facts_of_compilation(compilation)
-    return replace(compilation.plan.totals(compilation.target), modelled_seconds=facts.seconds)
+    totals = compilation.plan.totals(compilation.target)
+    return replace(totals, modelled_seconds=facts.seconds), facts.uncounted
 
 
 def _names(compilation: Compilation, what_if: Sequence[str] | bool) -> list[str]:

@@ -156,8 +156,6 @@ def placed_bodies(region: Region, schedules: Sequence[Schedule]) -> Bodies:
     trips: list[int | None] = [1] * len(schedules)
     if op.definition.is_loop:
         trips[0] = op.attrs["trip"]
-    twice = sum(1 for body in region.bodies for _ in with_inner(body.regions))
-    may_alternate = trips[0] != 1 and twice <= MOST_DISPATCHES_TWICE
     start = end = max(schedule.arena_nbytes for schedule in schedules)
     made, ends = [], []
     for number, (body, schedule) in enumerate(zip(region.bodies, schedules, strict=True)):
@@ -167,11 +165,26 @@ def placed_bodies(region: Region, schedules: Sequence[Schedule]) -> Bodies:
         )
         ends.append(end)
         large = sum(schedule.plan.buffer(result).nbytes for result, _ in moved)
-        alternates = may_alternate and large >= ALTERNATE_FROM_NBYTES
+        alternates = not why_copied(region, large)
         carries = tuple(Carry(result, argument, alternates) for result, argument in moved)
         places = _touched([*arguments, *results], schedule, carries)
         made.append(PlacedBody(schedule, trips[number], places, carries))
     return Bodies(tuple(made), max(ends))
+
+
+def why_copied(region: Region, nbytes: int) -> str:
+    """Why carries of so many bytes do not change places, see Note [Changing places]; empty where
+    they do."""
+    op = region.anchor
+    assert op is not None
+    if op.definition.is_branch or op.attrs["trip"] == 1:
+        return "it runs once"
+    if nbytes < ALTERNATE_FROM_NBYTES:
+        return f"less than the {ALTERNATE_FROM_NBYTES:,} bytes from which buffers change places"
+    twice = sum(1 for body in region.bodies for _ in with_inner(body.regions))
+    if twice > MOST_DISPATCHES_TWICE:
+        return f"its {twice} dispatches are too many to be there twice, with buffers exchanged"
+    return ""
 
 
 def with_threads(bodies: Bodies, threads: int, counted: Mapping[str, tuple[int, int]]) -> Bodies:

@@ -37,7 +37,8 @@ class Totals:
     """Of one call.
 
     dispatches: of the plan, those in loops once; launches: how often one is run. copied_nbytes:
-    written by copies, but for filled_nbytes: borders that they fill. read_nbytes, written_nbytes:
+    written by copies, carries of loops and branches too (see `turns.py`), but for filled_nbytes:
+    borders that copies fill. read_nbytes, written_nbytes:
     of all that is run. floor_seconds: the least that the memory and the arithmetic of a machine
     allow, one dispatch after the other; None where sizes are symbolic. modelled_seconds: by the
     model of the kernels; None where there are none, as of a plan by itself.

@@ -20,7 +20,7 @@ from stagejit.index.box import Box
 from stagejit.loc import UNKNOWN, Loc
 from stagejit.locks import remembered
 from stagejit.machine import SMALL_SERVER, Machine
-from stagejit.schedule import hazards, reduction
+from stagejit.schedule import hazards, reduction, turns
 from stagejit.schedule.access import Access, Barrier, Buffer, BufferKind, Hazard, HostScalar, Parts
 from stagejit.schedule.binding import Binding, Carry, Counter
 from stagejit.schedule.comparison import Comparison, Totals
@@ -236,33 +236,21 @@ class Plan:
     def launches(self, times: int | None = 1) -> Iterator[tuple[Dispatch, int | None]]:
         """As `all_dispatches`, each with how often a call runs it; None where only the call knows:
         in branches, and in loops that a condition ends. times: how often this plan itself runs."""
-        for dispatch in self.dispatches:
-            yield dispatch, times
-            for body in dispatch.bodies:
-                known = dispatch.kind == "loop" and body.trip is not None and times is not None
-                yield from body.plan.launches((times or 0) * (body.trip or 0) if known else None)
+        return turns.launches(self.dispatches, times)
 
     def totals(self, machine: Machine = SMALL_SERVER) -> Totals:
         """What a call costs. machine: whose memory and arithmetic the floor is of."""
         counts: dict[str, int] = {}
         seconds, sizes = 0.0, self.sizes
         for dispatch, known in self.launches():
-            times = 1 if known is None else known
+            times = turns.counted_once(known)
             counts["dispatches"] = counts.get("dispatches", 0) + 1
-            if dispatch.bodies:
-                continue  # what it does is done inside of it
-            read, written = (
-                sum(access.nbytes for access in each) for each in (dispatch.reads, dispatch.writes)
-            )
-            found = {"launches": 1, "read_nbytes": read, "written_nbytes": written}
-            found |= {"flops": dispatch.flops}
-            if dispatch.kind == "copy":
-                filled = dispatch.filled_nbytes
-                found |= {"copied_nbytes": written - filled, "filled_nbytes": filled}
+            found = turns.totals_of(dispatch)
             for name, count in found.items():
                 counts[name] = counts.get(name, 0) + times * count
             if not sizes and dispatch.kind != "delegate":
-                seconds += times * machine.floor_seconds(dispatch.flops, read + written)
+                moved = found["read_nbytes"] + found["written_nbytes"]
+                seconds += times * machine.floor_seconds(found["flops"], moved)
         plans = [self, *(body.plan for each in self.all_dispatches() for body in each.bodies)]
         return Totals(
             **counts,

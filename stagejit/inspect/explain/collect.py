@@ -25,12 +25,15 @@ from stagejit.inspect.explain.notes import (
 )
 from stagejit.loc import Loc
 from stagejit.machine import Machine
+from stagejit.numbers import counted
 from stagejit.runtime.hosting import launching
 from stagejit.runtime.hosting.sites import inside
 from stagejit.runtime.modelled.kernels import Path
 from stagejit.runtime.modelled.model import Model, model_of
+from stagejit.schedule.bodies import why_copied
 from stagejit.schedule.plan import Dispatch, Plan
 from stagejit.schedule.schedule import Run, Schedule, Step, Wave
+from stagejit.schedule.turns import carried_by, times_inside
 
 if TYPE_CHECKING:
     from stagejit.runtime.cuda.programs.program import CudaProgram
@@ -85,6 +88,7 @@ def facts_of(
         peak_nbytes=plan.peak_nbytes,
         peak=None if plan.sizes else plan.peak,
         seconds=None if model is None else model.whole.seconds,
+        uncounted=() if model is None or model.whole.is_known else tuple(_uncounted(places)),
     )
 
 
@@ -101,8 +105,7 @@ def _places(
             yield _At(step, around, prefix, times, schedule.plan, threads)
             bodies = zip(step.dispatch.bodies, step.bodies, strict=True)
             for number, (body, made) in enumerate(bodies):
-                known = step.dispatch.kind == "loop" and body.trip is not None
-                each = times * (body.trip or 0) if known and times is not None else None
+                each = times_inside(step.dispatch, number, times)
                 inner = (*around, step.dispatch.name, number)
                 behind = inside(prefix, step.dispatch, body)
                 yield from _places(made, inner, behind, each, threads * body.threads)
@@ -133,7 +136,35 @@ def _launched(at: _At, model: Model | None) -> Launched:
         region.loc,
         tuple(_other_lines(region)),
         filled_nbytes=dispatch.filled_nbytes,
+        carried_nbytes=sum(carried.run_nbytes for carried in carried_by(dispatch)),
+        carried=_why_carried(at.step) if carried_by(dispatch) else "",
     )
+
+
+def _why_carried(step: Step) -> str:
+    """Why carries are copied, of all bodies that have some."""
+    found = dict[str, None]()
+    for body in step.dispatch.bodies:
+        if body.carries:
+            large = sum(body.plan.buffer(carry.result).nbytes for carry in body.carries)
+            reason = why_copied(step.region, large)
+            often = "" if body.trip is not None else "in each turn: " if reason else "at most: "
+            reason = reason or "buffers change places, and come to where they began by this"
+            found[f"{often}{reason}"] = None
+    return "; ".join(found)
+
+
+def _uncounted(places: Sequence[_At]) -> Iterator[str]:
+    """What modelled seconds do not have."""
+    dispatches = [at.step.dispatch for at in places]
+    loops = sum(d.kind == "loop" and d.bodies[0].trip is None for d in dispatches)
+    if loops:
+        yield f"one turn counted of {counted(loops, 'loop')} that a condition ends"
+    for kind, what in (("delegate", "equation"), ("call", "call")):
+        count = sum(d.kind == kind for d in dispatches)
+        whose = "left to XLA" if kind == "delegate" else "of a library or of Python"
+        if count:
+            yield f"{counted(count, what)} {whose} not counted"
 
 
 def _nbytes(dispatch: Dispatch, *, written: bool) -> int:

@@ -65,6 +65,7 @@ def _summary(facts: Facts) -> SummaryData:
         "copies": len(facts.copies),
         "copied_nbytes": _size(facts.copied_nbytes),
         "filled_nbytes": _size(facts.filled_nbytes),
+        "carried_nbytes": _size(facts.carried_nbytes),
         "packs": facts.packing,
         "delegated": len(facts.delegated),
         "barriers": facts.barriers,
@@ -74,6 +75,7 @@ def _summary(facts: Facts) -> SummaryData:
         "declined": len(facts.decisions) - applied,
         "placed": len(facts.placements),
         "seconds": facts.seconds,
+        "uncounted": list(facts.uncounted),
     }
 
 
@@ -102,6 +104,8 @@ def _dispatch(note: Launched) -> DispatchData:
         "read_nbytes": _size(note.read_nbytes),
         "written_nbytes": _size(note.written_nbytes),
         "filled_nbytes": _size(note.filled_nbytes),
+        "carried_nbytes": _size(note.carried_nbytes),
+        "carried": note.carried,
         "times": note.times,
         "seconds": note.seconds,
         "also": list(map(str, note.also)),

@@ -17,6 +17,7 @@ from stagejit.loc import UNKNOWN, Loc
 from stagejit.runtime.compilations.compile_times import CompileTimes
 from stagejit.runtime.compilations.history import Past
 from stagejit.schedule.memory.peak import Peak
+from stagejit.schedule.turns import counted_once
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,9 @@ class Launched:
     of all its runs in a call (of one where only the call knows), without what is inside of a loop
     or a branch. also: further lines whose ops it evaluates. calls: of a line that is called from
     several lines, those whose ops it evaluates: "train.py:18". filled_nbytes: of those written what
-    is a border around something else, and not made of what is read.
+    is a border around something else, and not made of what is read. carried_nbytes: of a loop or a
+    branch, what one run copies of carries (one turn, where only the call knows how many there are);
+    carried: why they are copied.
     """
 
     dispatch: str
@@ -47,6 +50,8 @@ class Launched:
     also: tuple[Loc, ...] = ()
     calls: tuple[str, ...] = ()
     filled_nbytes: int = 0
+    carried_nbytes: int = 0
+    carried: str = ""
 
     @property
     def is_copy(self) -> bool:
@@ -184,7 +189,8 @@ class Facts:
     left_to_xla: why JAX runs this call without us; then there is nothing else. target: the machine
     that it is compiled for. barriers: how many. transient_nbytes: of all transient buffers;
     peak_nbytes: what of them a call allocates; peak: what these are made of, None where sizes are
-    symbolic. seconds: modelled, of a call; None without kernels.
+    symbolic. seconds: modelled, of a call, at least; None without kernels. uncounted: what they do
+    not have, in words.
     inside: of loops and branches that XLA runs. past: what the function was compiled for.
     between: each two dispatches of which one reads what the other one makes; waits: those of which
     one waits for the other one for another reason; homes: where each op is; gone: ops that no
@@ -211,6 +217,7 @@ class Facts:
     peak_nbytes: int = 0
     peak: Peak | None = None
     seconds: float | None = field(default=None, compare=False)
+    uncounted: tuple[str, ...] = ()
     past: Past | None = field(default=None, compare=False)
     compile_times: CompileTimes | None = field(default=None, compare=False)
     what_if: tuple[Worth, ...] = field(default=(), compare=False)
@@ -223,14 +230,19 @@ class Facts:
     @property
     def copied_nbytes(self) -> int:
         """Bytes that copies write in a call, those of unknown number counted once, but for what
-        they fill."""
-        written = sum(each.written_nbytes * _known(each.times) for each in self.copies)
-        return written - self.filled_nbytes
+        they fill; of carries, too."""
+        written = sum(each.written_nbytes * counted_once(each.times) for each in self.copies)
+        return written - self.filled_nbytes + self.carried_nbytes
+
+    @property
+    def carried_nbytes(self) -> int:
+        """What of `copied_nbytes` are carries of loops and branches."""
+        return sum(each.carried_nbytes * counted_once(each.times) for each in self.dispatches)
 
     @property
     def filled_nbytes(self) -> int:
         """Bytes of borders that copies fill."""
-        return sum(each.filled_nbytes * _known(each.times) for each in self.copies)
+        return sum(each.filled_nbytes * counted_once(each.times) for each in self.copies)
 
     @property
     def packing(self) -> int:
@@ -249,7 +261,3 @@ class Facts:
         notes: list[Note] = [*self.dispatches, *parts, *self.delegated, *self.packs]
         notes += self.between
         return (*notes, *self.decisions, *self.placements, *chosen)
-
-
-def _known(times: int | None) -> int:
-    return 1 if times is None else times

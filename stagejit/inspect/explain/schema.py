@@ -18,7 +18,8 @@ Size = int | str
 class DispatchData(TypedDict):
     """name: behind those of the loops and branches around it. times: how often a call runs it; None
     where only the call knows. also: further lines ("file:line") whose ops it evaluates. calls:
-    where its line is called from several lines, those of them that it is for."""
+    where its line is called from several lines, those of them that it is for. carried_nbytes: what
+    a run of a loop or a branch copies of carries; carried: why."""
 
     name: str
     kind: str
@@ -27,6 +28,8 @@ class DispatchData(TypedDict):
     read_nbytes: Size
     written_nbytes: Size
     filled_nbytes: Size
+    carried_nbytes: Size
+    carried: str
     times: int | None
     seconds: float | None
     also: list[str]
@@ -114,13 +117,15 @@ class LineData(TypedDict):
 
 class SummaryData(TypedDict):
     """Of the whole program. copied_nbytes: written by copies in a call, but for filled_nbytes:
-    borders that they fill; transient_nbytes: of all transient buffers; peak_nbytes: what of them a
-    call allocates. packs: operands that are packed in each call."""
+    borders that they fill; carried_nbytes: what of them are carries of loops and branches;
+    transient_nbytes: of all transient buffers; peak_nbytes: what of them a call allocates. packs:
+    operands that are packed in each call. uncounted: what `seconds` do not have, in words."""
 
     dispatches: int
     copies: int
     copied_nbytes: Size
     filled_nbytes: Size
+    carried_nbytes: Size
     packs: int
     delegated: int
     barriers: int
@@ -130,6 +135,7 @@ class SummaryData(TypedDict):
     declined: int
     placed: int
     seconds: float | None
+    uncounted: list[str]
 
 
 class PeakData(TypedDict):
@@ -222,13 +228,14 @@ class CompilationsData(TypedDict):
 class WorthData(TypedDict):
     """What rewrites are worth. with_them, without_them: fields of `schedule.comparison.Totals`;
     measured_seconds: medians of calls with and without them, spread_seconds: between the quartiles
-    of both; None where nobody asked."""
+    of both; None where nobody asked. uncounted: what modelled times do not have, in words."""
 
     rewrites: list[str]
     with_them: dict[str, float | str | None]
     without_them: dict[str, float | str | None]
     measured_seconds: list[float] | None
     spread_seconds: list[float] | None
+    uncounted: list[str]
 
 
 class ExplanationData(ProgramData):

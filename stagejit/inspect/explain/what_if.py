@@ -33,12 +33,13 @@ class Measured:
 class Worth:
     """rewrites: that were switched off together. with_them, without_them: what a call costs, its
     modelled time that of the kernels. measured: a call with and without them; None where nobody
-    asked."""
+    asked. uncounted: what modelled times do not have, in words."""
 
     rewrites: tuple[str, ...]
     with_them: Totals
     without_them: Totals
     measured: tuple[Measured, Measured] | None = None
+    uncounted: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -76,7 +77,13 @@ def lines_of(worths: Sequence[Worth]) -> list[str]:
     for first, *others in table:
         cells = [f"{text:>{width}}" for text, width in zip(others, widths[1:], strict=True)]
         lines.append("  ".join(["", f"{first:{widths[0]}}", *cells]))
-    return lines
+    return [*lines, *(f"  {note}" for note in notes_of(worths))]
+
+
+def notes_of(worths: Sequence[Worth]) -> list[str]:
+    """What the table does not say: a line, or none."""
+    found = dict.fromkeys(text for worth in worths for text in worth.uncounted)
+    return [f"model: at least, {', '.join(found)}"] if found else []
 
 
 def _row(worth: Worth) -> tuple[str, ...]:
@@ -134,6 +141,7 @@ def data_of_worths(worths: Sequence[Worth]) -> list[WorthData]:
             "without_them": worth.without_them.as_json(),
             "measured_seconds": _each(worth, "seconds"),
             "spread_seconds": _each(worth, "spread"),
+            "uncounted": list(worth.uncounted),
         }
         for worth in worths
     ]

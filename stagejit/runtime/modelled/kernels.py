@@ -7,12 +7,14 @@ which as many share as take part.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from stagejit.codegen.kernel import Kernel
 from stagejit.codegen.target import Target
 from stagejit.machine import CALL_SECONDS, Machine
 from stagejit.runtime.hosting import launching
+from stagejit.schedule.turns import Carried, counted_once
 
 # Of a dispatch: its name, behind those of the loops and branches around it and the numbers of their
 # bodies, as ("loop.1", 0, "map.2").
@@ -40,3 +42,20 @@ def launch_seconds(kernel: Kernel, device: Machine) -> float:
     """Of one launch on a GPU, whose multiprocessors share the blocks."""
     each = kernel.seconds / max(len(kernel.passes), 1)
     return device.start_seconds + each / max(min(device.cores, kernel.total), 1)
+
+
+def copying_seconds(carries: Iterable[Carried], target: Machine) -> float:
+    """Of carries in a run of their dispatch, in one turn where only the call knows how many there
+    are: they come from where a kernel has just written them."""
+    return sum(
+        counted_once(each.times) * (CALL_SECONDS + 2 * nbytes / _bandwidth(2 * nbytes, target))
+        for each in carries
+        for nbytes in each.nbytes
+    )
+
+
+def _bandwidth(nbytes: int, machine: Machine) -> float:
+    """Bytes a second of one core, of what has been used just now."""
+    if nbytes <= machine.l2_nbytes:
+        return machine.l2_bandwidth
+    return machine.cache_bandwidth if nbytes <= machine.l3_nbytes else machine.core_bandwidth

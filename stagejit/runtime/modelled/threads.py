@@ -28,10 +28,11 @@ from stagejit.decisions import Decision, path_inside
 from stagejit.dispatch.regions import Region
 from stagejit.numbers import seconds_text
 from stagejit.options import Options
-from stagejit.runtime.modelled.kernels import Modelled, Path, core_seconds
+from stagejit.runtime.modelled.kernels import Modelled, Path, copying_seconds, core_seconds
 from stagejit.runtime.modelled.waves import Job, forking, in_turn, together
 from stagejit.schedule.schedule import Run, Schedule, Step, Wave
 from stagejit.schedule.threads.waves import NAME, may_share
+from stagejit.schedule.turns import carried_by, counted_once, turns_of
 
 ONE_FORK = "one fork"
 
@@ -185,13 +186,18 @@ class OnThreads:
         known = all(whole.is_known for whole in wholes)
         if step.dispatch.kind == "branch":
             self.since = max(made.since for _, made in bodies)
-            self._one(step, 0, 1, Modelled(max(whole.seconds for whole in wholes), known))
+            longest = max(whole.seconds for whole in wholes)
+            copying = copying_seconds(carried_by(step.dispatch), self.target)
+            self._one(step, 0, 1, Modelled(longest + copying, known))
             return
         shared = any(body.threads > 1 for body, _ in bodies)
         seconds = (forking(self.since) if shared else 0.0) + sum(
-            (1 if body.trip is None else body.trip) * made.whole.seconds / max(body.threads, 1)
-            for body, made in bodies
+            counted_once(turns_of(step.dispatch, number))
+            * made.whole.seconds
+            / max(body.threads, 1)
+            for number, (body, made) in enumerate(bodies)
         )
+        seconds += copying_seconds(carried_by(step.dispatch), self.target)
         self.since = 0.0 if shared else min(made.since for _, made in bodies)
         known &= all(body.trip is not None for body, _ in bodies)
         self._one(step, 0, self.lanes if shared else 1, Modelled(seconds, known))

@@ -29,7 +29,8 @@ from stagejit.runtime.modelled.kernels import core_seconds, launch_seconds
 from stagejit.runtime.modelled.threads import OnThreads
 from stagejit.runtime.modelled.waves import WAKING_SECONDS
 from stagejit.runtime.peaks import Peaks
-from stagejit.schedule.plan import Plan
+from stagejit.schedule.plan import Dispatch, Plan
+from stagejit.schedule.turns import carried_by
 
 S, L = np.ones((16, 16), np.float32), np.ones((700, 700), np.float32)
 
@@ -152,7 +153,7 @@ def test_the_same_is_said_everywhere(
         picture = views.of_streams(made.cuda, made.plan, made.kernels, made.target)
     assert explained.seconds is not None
     assert f"{seconds_text(explained.seconds)} by the model" in picture.panels[0].note
-    totals = totals_of(made)
+    totals, _ = totals_of(made)
     assert totals.modelled_seconds == explained.seconds
     assert totals.floor_seconds == pytest.approx(_floor(made.plan, made.target))
     assert made.plan.totals().modelled_seconds is None  # a plan has no kernels
@@ -162,11 +163,16 @@ def _floor(plan: Plan, machine: Machine) -> float:
     """By rows of a profile on a machine that reaches just this."""
     rate, bandwidth = machine.peak_flops * machine.cores, machine.bandwidth
     peaks = Peaks(machine.cores, rate / 1e9, rate / 1e9, bandwidth / 1e9, bandwidth / 1e9, 512)
+
+    def of(d: Dispatch) -> float:
+        carried = 2 * sum(each.run_nbytes for each in carried_by(d))
+        flops, nbytes = (0, carried) if d.bodies else (d.flops, d.nbytes)
+        return DispatchTimes("f", d.name, d.kind, flops=flops, nbytes=nbytes).floor_seconds(peaks)
+
     return sum(
-        (1 if times is None else times)
-        * DispatchTimes("f", d.name, d.kind, flops=d.flops, nbytes=d.nbytes).floor_seconds(peaks)
+        (1 if times is None else times) * of(d)
         for d, times in plan.launches()
-        if not d.bodies and d.kind != "delegate"
+        if d.kind != "delegate"
     )
 
 

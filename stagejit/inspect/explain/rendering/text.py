@@ -6,7 +6,7 @@ what is collapsed is counted.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from stagejit.inspect.explain import what_if
 from stagejit.inspect.explain.notes import Between, Facts, Launched, PartOf
@@ -61,16 +61,26 @@ def summary_of(facts: Facts, *, kernels: bool) -> str:
 def _work(facts: Facts, kernels: bool) -> Iterator[str]:
     yield counted(len(facts.dispatches), "dispatch")
     if facts.copies:
-        copied, all_ = nbytes_text(facts.copied_nbytes), len(facts.copies)
+        moved = facts.copied_nbytes - facts.carried_nbytes
+        copied, all_ = nbytes_text(moved), len(facts.copies)
         filled = nbytes_text(facts.filled_nbytes)
         more = f" (and {filled} of borders filled)" if facts.filled_nbytes else ""
         yield (f"1 copy of {copied}" if all_ == 1 else f"{all_} copies, {copied} in all") + more
+    if facts.carried_nbytes:
+        yield f"{nbytes_text(facts.carried_nbytes)} of carries copied"
     if facts.packing:
         yield f"{counted(facts.packing, 'pack')} in each call"
     if facts.delegated:
         yield f"{counted(len(facts.delegated), 'equation')} left to XLA"
     if kernels and facts.seconds is not None:
-        yield f"{seconds_text(facts.seconds)} by the model"
+        yield model_of(facts.seconds, facts.uncounted)
+
+
+def model_of(seconds: float, uncounted: Sequence[str]) -> str:
+    """What a call takes, and what that does not have."""
+    if not uncounted:
+        return f"{seconds_text(seconds)} by the model"
+    return f"at least {seconds_text(seconds)} by the model ({', '.join(uncounted)})"
 
 
 def _log(facts: Facts) -> Iterator[str]:

@@ -26,6 +26,7 @@ from stagejit.inspect.explain.rendering.lines import Block, Item, blocks_of
 from stagejit.inspect.explain.rendering.text import summary_of, without_us
 from stagejit.inspect.explain.rendering.wording import (
     calls_of,
+    carried_of,
     moot_of,
     ops_text,
     packing_of,
@@ -33,6 +34,7 @@ from stagejit.inspect.explain.rendering.wording import (
 )
 from stagejit.inspect.page import Markup, Section, element, fragment, item, joined, page, table
 from stagejit.numbers import counted, nbytes_text, number_text, seconds_text
+from stagejit.schedule.turns import counted_once
 
 _MOST_OPEN = 12  # blocks; of more, each is folded to begin with
 _MOST_SOURCE = 72  # characters of a line's text in its title
@@ -57,7 +59,8 @@ def _headline(facts: Facts) -> Markup:
 def _sections(facts: Facts) -> Iterator[Section | Markup]:
     if facts.what_if:
         head, *rows = what_if.rows_of(facts.what_if)
-        body = table(head, rows, numbers=set(range(1, len(head))))
+        notes = (element("p", note) for note in what_if.notes_of(facts.what_if))
+        body = joined([table(head, rows, numbers=set(range(1, len(head)))), *notes])
         yield Section("what rewrites are worth", body, "more (+) or less (-) without them")
     yield from _parts(facts)
     past = facts.past
@@ -108,11 +111,12 @@ def _badges(block: Block) -> Markup:
         said.append(counted(len(launched), "dispatch"))
     seconds = sum(note.call_seconds or 0.0 for note in launched)
     if seconds:
-        said.append(element("span", f"{seconds_text(seconds)} by the model"))
+        least = "at least " * any(note.times is None or note.seconds is None for note in launched)
+        said.append(element("span", f"{least}{seconds_text(seconds)} by the model"))
     copied = sum(
-        (note.written_nbytes - note.filled_nbytes) * (note.times or 1)
+        ((note.written_nbytes - note.filled_nbytes) * note.is_copy + note.carried_nbytes)
+        * counted_once(note.times)
         for note in launched
-        if note.is_copy
     )
     if copied:
         said.append(element("span", f"{nbytes_text(copied)} copied", classes="sj-bad"))
@@ -160,7 +164,12 @@ def _work(each: Item) -> tuple[object, ...]:
         ops_text(note.ops),
         number_text(note.flops) if note.flops else "",
         nbytes_text(note.read_nbytes),
-        element("span", nbytes_text(note.written_nbytes), classes="sj-bad" * note.is_copy),
+        joined(
+            [
+                element("span", nbytes_text(note.written_nbytes), classes="sj-bad" * note.is_copy),
+                element("p", carried_of(note), classes="sj-bad") if note.carried_nbytes else "",
+            ]
+        ),
         "?" if note.times is None else f"{number_text(note.times)} x",
         "" if note.seconds is None else seconds_text(note.seconds),
     )

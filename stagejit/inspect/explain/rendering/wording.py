@@ -37,11 +37,18 @@ def work_of(note: Launched) -> str:
     else:
         said = [flops_text(note.flops)] if note.flops else []
         said += [f"reads {nbytes_text(note.read_nbytes)}", f"writes {written}"]
+    if note.carried_nbytes:
+        said.append(carried_of(note))
     if note.times is None:
         said.append("as often as the call decides")
     elif note.times != 1:
         said.append(f"{number_text(note.times)} times a call")
     return ", ".join(said)
+
+
+def carried_of(note: Launched) -> str:
+    """What a loop or a branch copies of its carries."""
+    return f"copies {nbytes_text(note.carried_nbytes)} of carries ({note.carried})"
 
 
 def packing_of(note: Packed) -> str:
