@@ -24,18 +24,16 @@ the other one return y, and nothing would keep that order where it matters.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cache, partial
+from functools import cache
 
 from stagejit.dispatch.forming import cost
 from stagejit.dispatch.operands import operands_of, starts_of, stores_of
 from stagejit.dispatch.rewrites.inserts import copy_of
-from stagejit.dispatch.rewrites.launch import Inputs, Launch
+from stagejit.dispatch.rewrites.pieces import Piece, Pieces, Target
 from stagejit.dispatch.rewrites.views import Views
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.ops.control import destination_of, read_operands
-from stagejit.graph.ops.dispatches import Written, evaluated, kind_of, parts_of, placed
-from stagejit.rewrites.cloning import appended
+from stagejit.graph.ops.dispatches import Written, evaluated, parts_of
 from stagejit.rewrites.driver import Log
 
 NAME = "limit-operands"
@@ -70,7 +68,7 @@ def limit_operands(log: Log, views: Views) -> None:
             log.decline(NAME, op, _alone(inner, operands_of_inner, limit))
         if len(split.pieces) > 1:
             log.apply(NAME, op, _FULL.format(operands, limit))
-            pieces = _Pieces(graph, op, split)
+            pieces = Pieces(graph, op, split.ops, split.pieces)
             log.put(op, pieces.put())
             views.divided[op] = pieces.made
 
@@ -108,44 +106,6 @@ def _alone(op: Op, operands: int, limit: int) -> str:
     return f"{op.kind} alone takes {operands} operands, more than the limit of {limit}"
 
 
-@dataclass(frozen=True, eq=False)
-class _Target:
-    """A value to be stored. output: that of the part, None for what other pieces only read.
-    `native`: the dispatch stored it, or it is the result of an anchor. `kept`: who needs it in
-    other pieces reads it. `stores`: how often it will be stored."""
-
-    made: Written
-    output: int | None
-    native: bool
-    kept: bool = False
-    stores: int = 1
-
-    @property
-    def needs(self) -> tuple[Value, ...]:
-        return (self.made.value, *starts_of(self.made))
-
-
-@dataclass(eq=False)
-class _Piece:
-    """A dispatch to be. `inputs`: values that it reads from memory."""
-
-    number: int
-    ops: set[Op] = field(default_factory=set)
-    inputs: set[Value] = field(default_factory=set)
-    targets: list[_Target] = field(default_factory=list)
-
-    @property
-    def is_anchored(self) -> bool:
-        return any(not op.definition.is_pointwise for op in self.ops)
-
-    def suits(self, target: _Target, ops: Iterable[Op]) -> bool:
-        """Whether a kernel can store the target, which takes `ops` more, beside the others."""
-        if self.is_anchored:
-            return target.native
-        shape = self.targets[0].made.value.shape
-        return target.made.value.shape == shape and all(op.definition.is_pointwise for op in ops)
-
-
 class _Split:
     """Who stores what, of one dispatch. `stores`: outputs and what they are made of; `memory`:
     values that are there before it runs; `plain`: the first fresh output that is a value; `kept`:
@@ -166,9 +126,9 @@ class _Split:
         self.native = {made.value for _, made in self.stores}
         self.kept = dict.fromkeys(self.plain)
         self.reads: dict[Op, frozenset[Value]] = {}
-        self.pieces: list[_Piece] = []
-        self.piece_of: dict[Value, _Piece] = {}  # by values in `kept`
-        self.home_of: dict[Op, _Piece] = {}  # by ops of several results
+        self.pieces: list[Piece] = []
+        self.piece_of: dict[Value, Piece] = {}  # by values in `kept`
+        self.home_of: dict[Op, Piece] = {}  # by ops of several results
 
     def run(self) -> None:
         self._keep_what_is_shared()
@@ -256,35 +216,35 @@ class _Split:
 
     # ----------------------------------------------------------------- pieces
 
-    def _targets(self) -> list[_Target]:
+    def _targets(self) -> list[Target]:
         """In program order; first what others read."""
         targets = []
         for value in self.kept:
             at = self.plain.get(value)
             stores = 1 + self.more.get(at, 0)
-            targets.append(_Target(Written(value), at, value in self.native, True, stores))
+            targets.append(Target(Written(value), at, value in self.native, True, stores))
         targets += [
-            _Target(made, output, True, stores=1 + self.more.get(output, 0))
+            Target(made, output, True, stores=1 + self.more.get(output, 0))
             for output, made in self.stores
             if self.plain.get(made.value) != output
         ]
 
-        def when(target: _Target) -> tuple[int, bool]:
+        def when(target: Target) -> tuple[int, bool]:
             last = max(self.position.get(value.op, -1) for value in target.needs)
             return last, not target.kept
 
         return sorted(targets, key=when)
 
-    def _hand_out(self, target: _Target) -> None:
+    def _hand_out(self, target: Target) -> None:
         home = self.home_of.get(target.made.value.op) if target.kept else None
         pieces = self.pieces[-_LAST_PIECES:] if home is None else [home]
         if any(self._add(piece, target) for piece in pieces):
             return
-        piece = _Piece(len(self.pieces))
+        piece = Piece(len(self.pieces))
         self.pieces.append(piece)
         self._add(piece, target)
 
-    def _add(self, piece: _Piece, target: _Target) -> bool:
+    def _add(self, piece: Piece, target: Target) -> bool:
         """Have a piece store the target, if it can, or has to: see Note [Results of one op]."""
         first, op = not piece.targets, target.made.value.op
         owner = self.home_of.get(op) if target.kept else None
@@ -325,80 +285,3 @@ class _Split:
                 if target.output is not None or target.made.value in read
             ]
         self.pieces = [piece for piece in self.pieces if piece.targets]
-
-
-class _Pieces:
-    """Puts the pieces of one dispatch in its place. `stored`: where values of its part lie;
-    `order`: numbers of all values; `destinations`: of each output that is an update, the input
-    that it is made of; `updated`: the latest version of its memory; `results`: for each output what
-    is in its place."""
-
-    def __init__(self, graph: Graph, op: Op, split: _Split) -> None:
-        self.graph, self.op, self.split = graph, op, split
-        (part,) = parts_of(op)
-        self.stored = dict(zip(part.inputs, op.operands, strict=True))
-        computed = (value for op in split.ops for value in op.results)
-        self.order = {value: at for at, value in enumerate((*part.inputs, *computed))}
-        self.destinations: dict[int | None, Value] = {}
-        for output, at in op.attrs["carried"]:
-            self.destinations[output] = part.inputs[at]
-        self.updated = {output: self.stored[own] for output, own in self.destinations.items()}
-        self.results: dict[int | None, Value] = {}
-        self.made: list[Op] = []
-
-    def put(self) -> list[Value]:
-        """Adds the new dispatches; returns what is in place of the results."""
-        for piece in self.split.pieces:
-            self._put(piece)
-        return [self.results[value.index] for value in self.op.results]
-
-    def _put(self, piece: _Piece) -> None:
-        # What each result is made of: the only target of a fresh one, all of one update.
-        made_of: dict[object, list[_Target]] = {}
-        for target in piece.targets:
-            key = target.output if target.output in self.updated else target
-            made_of.setdefault(key, []).append(target)
-        groups = list(made_of.values())
-        inputs = sorted(piece.inputs, key=self.order.__getitem__)
-        ops = sorted(piece.ops, key=self.split.position.__getitem__)
-        launch = Launch()
-        launch.reads = {self.stored[value]: None for value in inputs}
-        launch.destinations = {
-            self.updated[targets[0].output]: None
-            for targets in groups
-            if targets[0].output in self.updated
-        }
-        launch.parts = [(kind_of(ops), partial(self._part, inputs, ops, groups))]
-        made = launch.put(self.graph, self.op)
-        self.made.append(made)
-        for (target, *_), result in zip(groups, made.results, strict=True):
-            self.results[target.output] = result
-            if target.kept:
-                self.stored[target.made.value] = result
-            if target.output in self.updated:
-                self.updated[target.output] = result
-
-    def _part(
-        self,
-        inputs: Sequence[Value],
-        ops: Sequence[Op],
-        groups: Sequence[Sequence[_Target]],
-        graph: Graph,
-        reads: Inputs,
-        into: Inputs,
-    ) -> list[Value]:
-        """The part of a piece. groups: what each of its outputs is made of."""
-        known = {value: reads[self.stored[value]] for value in inputs}
-        for target, *_ in groups:
-            if target.output in self.updated:  # a scatter is given what it updates
-                known[self.destinations[target.output]] = into[self.updated[target.output]]
-        made = appended(graph, ops, known)
-        outputs = []
-        for targets in groups:
-            value = made[targets[0].made.value]
-            if targets[0].output in self.updated:
-                value = into[self.updated[targets[0].output]]
-                for target in targets:
-                    value = placed(graph, made[target.made.value], target.made.inserts, value, made)
-            outputs.append(value)
-        return outputs

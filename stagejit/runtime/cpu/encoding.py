@@ -30,9 +30,9 @@ import numpy as np
 from stagejit.machine import FRESH_FROM_NBYTES
 from stagejit.runtime.cpu import foreign
 from stagejit.runtime.cpu.nans.checks import BEHIND_NOTE, words_of
-from stagejit.runtime.cpu.native import interpreter, support
+from stagejit.runtime.cpu.native import interpreter
 from stagejit.runtime.cpu.native.frame import HEADER
-from stagejit.runtime.cpu.native.interpreter import KINDS
+from stagejit.runtime.cpu.native.parallel_loop import JOB_NBYTES
 from stagejit.runtime.hosting.program import (
     Check,
     Clear,
@@ -115,7 +115,7 @@ def places_of(program: HostProgram) -> dict[int, Step]:
     for at, item in enumerate(_Encoder(program).items()):
         if isinstance(item, _Begin) and isinstance(item.of, tuple):
             for number, launch in enumerate(item.of):
-                found[8 * (at + 1) + number * support.JOB_NBYTES] = launch
+                found[8 * (at + 1) + number * JOB_NBYTES] = launch
         elif isinstance(item, _Begin) and not isinstance(item.of, tuple):
             found[8 * at] = item.of
     return found
@@ -264,7 +264,7 @@ class _Encoder:
     ) -> _Items:
         """A step's words. of: what takes time there, and is counted."""
         made = self._placed(kind, refs, rest)
-        return made if of is None else [_begin(KINDS.index(kind), of), *made[1:]]
+        return made if of is None else [_begin(interpreter.KINDS.index(kind), of), *made[1:]]
 
     def _placed(self, kind: str, refs: Sequence[BufferRef], rest: Sequence[_Item]) -> _Items:
         if self.rows is None:
@@ -301,7 +301,7 @@ class _Encoder:
             strides = ref.loop_strides_nbytes
             base = self.bases[ref.space] + ref.index
             words += [entry, base, ref.offset_nbytes, len(strides), *strides]
-        return [KINDS.index(kind), 8 * (2 + len(words) + len(rest)), *words, *rest]
+        return [interpreter.KINDS.index(kind), 8 * (2 + len(words) + len(rest)), *words, *rest]
 
     def _step(self, step: Step, loops: int) -> _Items:
         match step:
@@ -384,7 +384,7 @@ class _Encoder:
         return made
 
     def _region(self, launches: Sequence[Launch]) -> _Items:
-        """The table of jobs, see `native/support.py`; those without items are left out."""
+        """The table of jobs, see `native/parallel_loop.py`; those without items are left out."""
         refs, jobs, chunks = list[BufferRef](), _Items(), 0
         launched = tuple(launch for launch in launches if launch.total)
         for launch in launched:

@@ -18,7 +18,7 @@ import numpy as np
 
 from stagejit.locks import new_lock
 from stagejit.runtime.cpu import encoding
-from stagejit.runtime.cpu.native import entry, stamps, support
+from stagejit.runtime.cpu.native import entry, sheets, support
 from stagejit.runtime.hosting.program import HostProgram, Iterations
 
 EVENTS = 1 << 14  # of each thread of a program, the last ones
@@ -71,27 +71,27 @@ class Log:
 
     def __init__(self, name: str, program: HostProgram) -> None:
         self.name, self.program = name, program
-        slots = -(-encoding.words_nbytes(program) // stamps.WORDS_OF_SLOT_NBYTES)
-        self._memory = ctypes.create_string_buffer(stamps.LOG_NBYTES + 64)
+        slots = -(-encoding.words_nbytes(program) // sheets.WORDS_OF_SLOT_NBYTES)
+        self._memory = ctypes.create_string_buffer(sheets.LOG_NBYTES + 64)
         self.address = -(-ctypes.addressof(self._memory) // 64) * 64
         self.slots = slots + 1
-        _words(self.address + stamps.LOG_SLOTS_NBYTES, 1)[0] = self.slots * stamps.SLOT_NBYTES
-        _words(self.address + stamps.LOG_EVENTS, 1)[0] = EVENTS
+        _words(self.address + sheets.LOG_SLOTS_NBYTES, 1)[0] = self.slots * sheets.SLOT_NBYTES
+        _words(self.address + sheets.LOG_EVENTS, 1)[0] = EVENTS
         weakref.finalize(self, _free_sheets, self._memory, self.address).atexit = False
 
     def read(self) -> ProgramTimes | None:
         """None where it was not called."""
         places = encoding.places_of(self.program)
-        numbers = {at // stamps.WORDS_OF_SLOT_NBYTES: at for at in (0, *places)}
+        numbers = {at // sheets.WORDS_OF_SLOT_NBYTES: at for at in (0, *places)}
         shared = [job_of(at) for at, step in places.items() if isinstance(step, Iterations)]
-        numbers |= {at // stamps.WORDS_OF_SLOT_NBYTES: at for at in shared}
+        numbers |= {at // sheets.WORDS_OF_SLOT_NBYTES: at for at in shared}
         slots: dict[int, list[Slot]] = {}
         events: list[Event] = []
         lost = threads = 0
         for sheet in _sheets(self.address):
-            threads = max(threads, int(_words(sheet + stamps.SHEET_THREADS, 1)[0]))
+            threads = max(threads, int(_words(sheet + sheets.SHEET_THREADS, 1)[0]))
             for part in _parts(sheet):
-                table = _words(part + stamps.PART_SLOTS, 8 * self.slots).reshape(-1, 8)
+                table = _words(part + sheets.PART_SLOTS, 8 * self.slots).reshape(-1, 8)
                 for number in np.flatnonzero(table[:, 0]).tolist():
                     slots.setdefault(numbers[number], []).append(Slot(*table[number, :7].tolist()))
                 found, before = _events(part)
@@ -105,7 +105,7 @@ class Log:
 
 def job_of(place: int) -> int:
     """Where the work of threads that share iterations is counted; `place` is that of the step."""
-    return place + stamps.WORDS_OF_SLOT_NBYTES
+    return place + sheets.WORDS_OF_SLOT_NBYTES
 
 
 def _words(address: int, count: int) -> Words:
@@ -119,26 +119,26 @@ def _word(address: int) -> int:
 
 
 def _sheets(log: int) -> list[int]:
-    found, sheet = [], _word(log + stamps.LOG_SHEETS)
+    found, sheet = [], _word(log + sheets.LOG_SHEETS)
     while sheet:
         found.append(sheet)
-        sheet = _word(sheet + stamps.SHEET_NEXT)
+        sheet = _word(sheet + sheets.SHEET_NEXT)
     return found
 
 
 def _parts(sheet: int) -> list[int]:
-    stride, threads = _word(sheet + stamps.SHEET_STRIDE), _word(sheet + stamps.SHEET_THREADS)
-    return [sheet + stamps.SHEET_PARTS + thread * stride for thread in range(threads)]
+    stride, threads = _word(sheet + sheets.SHEET_STRIDE), _word(sheet + sheets.SHEET_THREADS)
+    return [sheet + sheets.SHEET_PARTS + thread * stride for thread in range(threads)]
 
 
 def _events(part: int) -> tuple[list[Event], int]:
     """Those in the ring, and how many are lost."""
-    count, room = _word(part + stamps.CURSOR), _word(part + stamps.ROOM)
+    count, room = _word(part + sheets.CURSOR), _word(part + sheets.ROOM)
     some = min(count, room)
     if not some:
         return [], 0
-    ring = _words(_word(part + stamps.EVENTS), stamps.EVENT_WORDS * some)
-    rows = ring.reshape(-1, stamps.EVENT_WORDS).tolist()
+    ring = _words(_word(part + sheets.EVENTS), sheets.EVENT_WORDS * some)
+    rows = ring.reshape(-1, sheets.EVENT_WORDS).tolist()
     return [Event(*row) for row in rows], count - some
 
 

@@ -2,12 +2,7 @@
 
 Input: what a `Driver` is asked. Output: work on the GPU, in its primary context, which JAX uses,
 too. Invariants: outside of `current()` no thread has a context of ours; what belongs to the context
-is given back inside of it, whoever dropped it and on whatever thread (Note [What is dropped]).
-
-Note [What is dropped]: PyCUDA gives a stream, event or module back when its last reference goes,
-which may be on any thread, and warns and leaks it where that thread does not have the context. So
-nobody but the driver holds an object of PyCUDA's: others hold an `_Owned`, and when that goes, what
-it stood for waits until the context is current the next time.
+is given back inside of it, whoever dropped it and on whatever thread (`handles.py`).
 """
 
 from __future__ import annotations
@@ -39,18 +34,10 @@ from stagejit.runtime.cuda.driver import (
 from stagejit.runtime.cuda.driver_api import DeviceError, DriverApi
 from stagejit.runtime.cuda.gpu_arrays import GpuArrays
 from stagejit.runtime.cuda.gpus import arch_of, check_versions, gpu, imported
+from stagejit.runtime.cuda.handles import Owned, let_go, told
 from stagejit.runtime.objects.object_cache import ObjectCache, cache_in
 
 _BLOCKING, _NON_BLOCKING = 0, 1  # CU_STREAM_DEFAULT: in order with the default stream
-
-
-class _Owned:
-    """A handle. inner: an object of PyCUDA's, or a number of the driver's."""
-
-    __slots__ = ("__weakref__", "handle", "inner")
-
-    def __init__(self, inner: Any, handle: int = 0) -> None:
-        self.inner, self.handle = inner, handle
 
 
 class PyCudaDriver:
@@ -79,7 +66,7 @@ class PyCudaDriver:
         self._cores = self._api.cores(ordinal)
         self._lock, self._depth, self._process = new_rlock(), 0, os.getpid()
         self._dropped: deque[Callable[[], object]] = deque()
-        self._functions: weakref.WeakValueDictionary[str, _Owned] = weakref.WeakValueDictionary()
+        self._functions: weakref.WeakValueDictionary[str, Owned] = weakref.WeakValueDictionary()
         self._pieces: dict[int, Any] = {}
         self._context = device.retain_primary_context()
         with self.current():
@@ -151,10 +138,10 @@ class PyCudaDriver:
         self._depth = 0
         self._context.pop()
 
-    def _told(self, error: Exception) -> Exception:
+    def told(self, error: Exception) -> Exception:
         if isinstance(error, self._cuda.MemoryError):
             return MemoryError(f"{self._name}: {error}")
-        return _told(error)
+        return told(error)
 
     def close(self) -> None:
         """Gives all memory back, and the context. Nothing works after it. A driver that nobody
@@ -177,9 +164,9 @@ class PyCudaDriver:
             self._context = None
 
     def _owned(self, inner: Any, handle: int = 0, drop: Callable[[], object] | None = None) -> Any:
-        made = _Owned(inner, handle)
+        made = Owned(inner, handle)
         # Whatever calls `drop` also lets go of the last reference to `inner`.
-        weakref.finalize(made, self._dropped.append, drop or partial(_let_go, inner))
+        weakref.finalize(made, self._dropped.append, drop or partial(let_go, inner))
         return made
 
     # ---------------------------------------------------------------- kernels
@@ -220,7 +207,7 @@ class PyCudaDriver:
         stream: Stream,
         arguments: bytes,
     ) -> None:
-        kernel, queue = cast(_Owned, function).inner, cast(_Owned, stream).inner
+        kernel, queue = cast(Owned, function).inner, cast(Owned, stream).inner
         kernel._launch_kernel(grid, block, arguments, shared_nbytes, queue)
 
     # ---------------------------------------------------------------- memory
@@ -247,24 +234,24 @@ class PyCudaDriver:
         if given.size and self._api.is_pinned(given.ctypes.data):
             given = given.copy()  # pinned memory would be read later
         if given.size:
-            self._cuda.memcpy_htod_async(address, given, cast(_Owned, stream).inner)
+            self._cuda.memcpy_htod_async(address, given, cast(Owned, stream).inner)
 
     def copy_out(self, array: Array, address: int, stream: Stream) -> None:
-        queue = cast(_Owned, stream).inner
+        queue = cast(Owned, stream).inner
         if array.size:
             self._cuda.memcpy_dtoh_async(_bytes(array), address, queue)
         queue.synchronize()
 
     def copy(self, to: int, source: int, nbytes: int, stream: Stream) -> None:
         if nbytes:
-            self._cuda.memcpy_dtod_async(to, source, nbytes, cast(_Owned, stream).inner)
+            self._cuda.memcpy_dtod_async(to, source, nbytes, cast(Owned, stream).inner)
 
     def fill(self, address: int, byte: int, nbytes: int, stream: Stream) -> None:
         if nbytes:
-            self._cuda.memset_d8_async(address, byte, nbytes, cast(_Owned, stream).inner)
+            self._cuda.memset_d8_async(address, byte, nbytes, cast(Owned, stream).inner)
 
     def store(self, address: int, value: int, nbytes: int, stream: Stream) -> None:
-        queue, bits = cast(_Owned, stream).inner, value % (1 << 8 * nbytes)
+        queue, bits = cast(Owned, stream).inner, value % (1 << 8 * nbytes)
         if nbytes == 8:  # there is no fill of 8 bytes
             low, high = bits % (1 << 32), bits >> 32
             if low == high:
@@ -300,42 +287,42 @@ class PyCudaDriver:
     def new_stream(self) -> Stream:
         return Stream(self._new_stream())
 
-    def _new_stream(self, kind: int = _NON_BLOCKING) -> _Owned:
+    def _new_stream(self, kind: int = _NON_BLOCKING) -> Owned:
         stream = self._cuda.Stream(kind)
-        return cast(_Owned, self._owned(stream, stream.handle))
+        return cast(Owned, self._owned(stream, stream.handle))
 
     def new_event(self) -> Event:
         return Event(self._owned(self._cuda.Event()))
 
     def record(self, event: Event, stream: Stream) -> None:
-        cast(_Owned, event).inner.record(cast(_Owned, stream).inner)
+        cast(Owned, event).inner.record(cast(Owned, stream).inner)
 
     def wait(self, stream: Stream, event: Event) -> None:
-        cast(_Owned, stream).inner.wait_for_event(cast(_Owned, event).inner)
+        cast(Owned, stream).inner.wait_for_event(cast(Owned, event).inner)
 
     def seconds(self, start: Event, end: Event) -> float:
-        last = cast(_Owned, end).inner
+        last = cast(Owned, end).inner
         last.synchronize()
-        return float(last.time_since(cast(_Owned, start).inner)) / 1e3
+        return float(last.time_since(cast(Owned, start).inner)) / 1e3
 
     def synchronize(self, stream: Stream) -> None:
-        cast(_Owned, stream).inner.synchronize()
+        cast(Owned, stream).inner.synchronize()
 
     def handle(self, stream: Stream) -> int:
-        return cast(_Owned, stream).handle
+        return cast(Owned, stream).handle
 
     def follow(self, stream: Stream, handle: int) -> None:
         self._api.record(self._follower, handle)
-        self._api.wait(cast(_Owned, stream).handle, self._follower)
+        self._api.wait(cast(Owned, stream).handle, self._follower)
 
     def lead(self, handle: int, stream: Stream) -> None:
-        self._api.record(self._follower, cast(_Owned, stream).handle)
+        self._api.record(self._follower, cast(Owned, stream).handle)
         self._api.wait(handle, self._follower)
 
     # ---------------------------------------------------------------- graphs
 
     def capture(self, stream: Stream, queue: Callable[[], None], old: Graph | None = None) -> Graph:
-        handle = cast(_Owned, stream).handle
+        handle = cast(Owned, stream).handle
         self._api.begin_capture(handle)
         try:
             queue()
@@ -344,7 +331,7 @@ class PyCudaDriver:
             raise
         graph = self._api.end_capture(handle)
         try:
-            if old is not None and self._api.update(cast(_Owned, old).handle, graph):
+            if old is not None and self._api.update(cast(Owned, old).handle, graph):
                 return old
             made = self._api.instantiate(graph)
         finally:
@@ -384,10 +371,10 @@ class PyCudaDriver:
         self._conditions.choose(stream, inner, index, nbytes, queues)
 
     def replay_for(self, handle: int, graph: Graph) -> None:
-        self._api.launch_graph(cast(_Owned, graph).handle, handle)
+        self._api.launch_graph(cast(Owned, graph).handle, handle)
 
     def replay(self, graph: Graph, stream: Stream) -> None:
-        self._api.launch_graph(cast(_Owned, graph).handle, cast(_Owned, stream).handle)
+        self._api.launch_graph(cast(Owned, graph).handle, cast(Owned, stream).handle)
 
 
 # -------------------------------------------------------------------- one for each GPU
@@ -404,13 +391,6 @@ def pycuda_driver(ordinal: int = 0, store: ObjectCache | None = None) -> PyCudaD
         return _drivers[ordinal]
 
 
-def _told(error: Exception) -> DeviceError:
-    """What a kernel did wrong is found out by whoever waits, so it says what can be done."""
-    lost = "illegal" in str(error) or "launch fail" in str(error) or "misaligned" in str(error)
-    next_step = "start the process anew: its context is lost. `compute-sanitizer` says which access"
-    return DeviceError(str(error), next_step=next_step if lost else "")
-
-
 def _of(key: str, name: str) -> str:
     return f"{name} {key}"
 
@@ -418,7 +398,3 @@ def _of(key: str, name: str) -> str:
 def _bytes(array: Array) -> Array:
     """Of a contiguous array; types of elements that buffers do not know are no trouble."""
     return array.reshape(-1).view(np.uint8)
-
-
-def _let_go(inner: Any) -> None:
-    """The last reference goes when the call is over."""

@@ -13,7 +13,7 @@ import stagejit
 from stagejit.codegen.target import Target
 from stagejit.runtime.cpu import encoding
 from stagejit.runtime.cpu.loader import recorder
-from stagejit.runtime.cpu.native import stamps, support
+from stagejit.runtime.cpu.native import sheets, support
 from stagejit.runtime.cpu.recording import clock
 
 
@@ -58,7 +58,7 @@ def test_what_takes_time_has_a_slot_of_its_own(name: str) -> None:
     compilation = stagejit.jit(function).lower(x).compilation.run_until("host")
     for program in compilation.hosts.values():
         places = list(encoding.places_of(program))
-        slots = {place // stamps.WORDS_OF_SLOT_NBYTES for place in (0, *places)}
+        slots = {place // sheets.WORDS_OF_SLOT_NBYTES for place in (0, *places)}
         assert len(slots) == len(places) + 1
         assert max(places) < encoding.words_nbytes(program)
         launched = {step.site for step in program.launches()}

@@ -1,16 +1,8 @@
 """Times of what a host program does, as LLVM IR: what is in the timed variant of the interpreter.
 
-Input: nothing but the platform. Output: functions that the timed variant calls, and the layout of
-what they write, for `recording.py` to read. Invariants: nothing here is in the other variant; only
-one thread writes a part at any time; a call writes nothing after it has given its sheet back.
-
-A *log* is what one recording keeps of one program: the list of its sheets, and those that no call
-uses at the moment. A *sheet* has a part for each thread of a call, a *part* a few words, sums for
-each step (its *slots*), and a ring of the last events.
-
-Note [Slots]: a step has at least five words, a job of a region six, so no two of them begin in the
-same 32 bytes of a program's words: the number of these 32 bytes is that of the slot. The words
-before the first step have slot 0, which is that of whole calls.
+Input: nothing but the platform. Output: functions that the timed variant calls; what they write
+lies as `sheets.py` says. Invariants: nothing here is in the other variant;
+only one thread writes a part at any time; a call writes nothing after it has given its sheet back.
 
 Note [Chains of stamps]: the end of a step is the begin of the next one, so there is one stamp for
 each; what is between the steps (addresses, jumps of loops) belongs to the step behind it. What
@@ -23,28 +15,9 @@ from collections.abc import Callable
 
 from stagejit.codegen.target import Target
 from stagejit.runtime import ffi_abi as abi
-from stagejit.runtime.cpu.native import slots
+from stagejit.runtime.cpu.native import sheets, slots
 from stagejit.runtime.cpu.native.entry import ACTIVE, LOG
 from stagejit.runtime.objects.linker import libc_address
-
-# A log: its first sheet, bytes of slots and events in a part, then idle sheets.
-LOG_SHEETS, LOG_SLOTS_NBYTES, LOG_EVENTS, LOG_IDLE = 0, 8, 16, 64
-IDLE = 32
-LOG_NBYTES = LOG_IDLE + 8 * IDLE
-# A sheet: the next one, its threads, bytes of a part, then the parts.
-SHEET_NEXT, SHEET_THREADS, SHEET_STRIDE, SHEET_PARTS = 0, 8, 16, 64
-# A part: how many events it has had, the last stamp, when the thread began and ended its work in
-# the last parallel region; where the words are, how far the next part is, where events are, how
-# many there is room for; the number of XLA's execution and that of the thread.
-CURSOR, LAST, BEGAN, ENDED, WORDS, STRIDE, EVENTS, ROOM, RUN, THREAD = range(0, 80, 8)
-PART_SLOTS = 128
-# A slot: how often, ticks altogether, least and most; of a parallel region what was before the
-# first and after the last thread worked, and what the busiest worked; of a job all threads' work.
-COUNT, TOTAL, LEAST, MOST, OUTSIDE, LONGEST, BUSY = range(0, 56, 8)
-SLOT_NBYTES, WORDS_OF_SLOT_NBYTES = 64, 32
-# An event: begin, end, thread, place of the step in bytes from the words' start, XLA's execution.
-EVENT_WORDS = 5
-EVENT_NBYTES = 8 * EVENT_WORDS
 
 # What stands in texts of both variants around what only the timed one has.
 Timed = Callable[[str], str]
@@ -124,20 +97,20 @@ def _add(name: str, base: str, offset: int, by: str) -> str:
 
 # The slot of what has its words at a place.
 _SLOT_OF = f"""\
-{abi.load("%words", "ptr", "%part", WORDS)}\
+{abi.load("%words", "ptr", "%part", sheets.WORDS)}\
   %from = ptrtoint ptr %words to i64
   %to = ptrtoint ptr %at to i64
   %place = sub i64 %to, %from
-  %slot.number = udiv i64 %place, {WORDS_OF_SLOT_NBYTES}
-  %slot.offset = mul i64 %slot.number, {SLOT_NBYTES}
-{abi.field("%slots", "%part", PART_SLOTS)}\
+  %slot.number = udiv i64 %place, {sheets.WORDS_OF_SLOT_NBYTES}
+  %slot.offset = mul i64 %slot.number, {sheets.SLOT_NBYTES}
+{abi.field("%slots", "%part", sheets.PART_SLOTS)}\
   %slot = getelementptr i8, ptr %slots, i64 %slot.offset
 """
 # One more execution, from begin to end.
 _COUNT_IN = f"""\
   %ticks = sub i64 %end, %begin
-{_add("count", "%slot", COUNT, "1")}{_add("total", "%slot", TOTAL, "%ticks")}\
-{abi.load("%least", "i64", "%slot", LEAST)}{abi.load("%most", "i64", "%slot", MOST)}\
+{_add("count", "%slot", sheets.COUNT, "1")}{_add("total", "%slot", sheets.TOTAL, "%ticks")}\
+{abi.load("%least", "i64", "%slot", sheets.LEAST)}{abi.load("%most", "i64", "%slot", sheets.MOST)}\
   %first = icmp eq i64 %count.old, 0
   %less = icmp ult i64 %ticks, %least
   %is.least = or i1 %first, %less
@@ -149,12 +122,13 @@ _COUNT_IN = f"""\
 """
 # Into the ring of events, in which the oldest are lost.
 _EVENT_IN = f"""\
-{abi.load("%room", "i64", "%part", ROOM)}{abi.load("%events", "ptr", "%part", EVENTS)}\
-{abi.load("%run", "i64", "%part", RUN)}{abi.load("%thread", "i64", "%part", THREAD)}\
-{_add("cursor", "%part", CURSOR, "1")}\
+{abi.load("%room", "i64", "%part", sheets.ROOM)}\
+{abi.load("%events", "ptr", "%part", sheets.EVENTS)}\
+{abi.load("%run", "i64", "%part", sheets.RUN)}{abi.load("%thread", "i64", "%part", sheets.THREAD)}\
+{_add("cursor", "%part", sheets.CURSOR, "1")}\
   %mask = sub i64 %room, 1
   %event.number = and i64 %cursor.old, %mask
-  %event.offset = mul i64 %event.number, {EVENT_NBYTES}
+  %event.offset = mul i64 %event.number, {sheets.EVENT_NBYTES}
   %event = getelementptr i8, ptr %events, i64 %event.offset
 {abi.store("i64", "%begin", "%event", 0, "%e0")}{abi.store("i64", "%end", "%event", 8, "%e1")}\
 {abi.store("i64", "%thread", "%event", 16, "%e2")}{abi.store("i64", "%place", "%event", 24, "%e3")}\
@@ -182,16 +156,16 @@ _STAMP = f"""
 ; The thread goes on with this part from here.
 define internal void @sj_begin(ptr %part) nounwind {{
   %thread = call i64 @pthread_self()
-{abi.store("i64", "%thread", "%part", THREAD, "%thread.p")}\
+{abi.store("i64", "%thread", "%part", sheets.THREAD, "%thread.p")}\
   %now = call i64 @sj_ticks()
-{abi.store("i64", "%now", "%part", LAST, "%last.p")}\
+{abi.store("i64", "%now", "%part", sheets.LAST, "%last.p")}\
   ret void
 }}
 
 ; The step at a place has ended: `sj_slot`, `sj_count` and `sj_event` in one, as this is in loops.
 define internal void @sj_stamp(ptr %part, ptr %at) nounwind {{
   %now = call i64 @sj_ticks()
-{abi.load("%begin", "i64", "%part", LAST)}\
+{abi.load("%begin", "i64", "%part", sheets.LAST)}\
   store i64 %now, ptr %begin.p
 {_SLOT_OF}{_COUNT_IN.replace("%end", "%now")}{_EVENT_IN.replace("%end", "%now")}\
   ret void
@@ -201,7 +175,7 @@ define internal void @sj_stamp(ptr %part, ptr %at) nounwind {{
 _REGION = f"""
 ; The part of a worker of a parallel region whose caller has this one.
 define internal ptr @sj_part_of(ptr %part, i64 %worker) nounwind {{
-{abi.load("%stride", "i64", "%part", STRIDE)}\
+{abi.load("%stride", "i64", "%part", sheets.STRIDE)}\
   %offset = mul i64 %worker, %stride
   %own = getelementptr i8, ptr %part, i64 %offset
   ret ptr %own
@@ -212,22 +186,22 @@ define internal i64 @sj_worked(ptr %part, ptr %at, i64 %since) nounwind {{
   %now = call i64 @sj_ticks()
   %ticks = sub i64 %now, %since
   %slot = call ptr @sj_slot(ptr %part, ptr %at)
-{_add("count", "%slot", COUNT, "1")}{_add("busy", "%slot", BUSY, "%ticks")}\
+{_add("count", "%slot", sheets.COUNT, "1")}{_add("busy", "%slot", sheets.BUSY, "%ticks")}\
   ret i64 %now
 }}
 
 ; A worker has its first chunk of a region; ticks.
 define internal i64 @sj_enter(ptr %part) nounwind {{
   %thread = call i64 @pthread_self()
-{abi.store("i64", "%thread", "%part", THREAD, "%thread.p")}\
+{abi.store("i64", "%thread", "%part", sheets.THREAD, "%thread.p")}\
   %now = call i64 @sj_ticks()
   ret i64 %now
 }}
 
 ; A worker has no more chunks of a region.
 define internal void @sj_left(ptr %part, i64 %began, i64 %ended) nounwind {{
-{abi.store("i64", "%began", "%part", BEGAN, "%began.p")}\
-{abi.store("i64", "%ended", "%part", ENDED, "%ended.p")}\
+{abi.store("i64", "%began", "%part", sheets.BEGAN, "%began.p")}\
+{abi.store("i64", "%ended", "%part", sheets.ENDED, "%ended.p")}\
   ret void
 }}
 
@@ -235,7 +209,7 @@ define internal void @sj_left(ptr %part, i64 %began, i64 %ended) nounwind {{
 define internal void @sj_joined(ptr %part, ptr %at, i64 %workers) nounwind {{
 entry:
   %now = call i64 @sj_ticks()
-{abi.load("%last", "i64", "%part", LAST)}\
+{abi.load("%last", "i64", "%part", sheets.LAST)}\
   br label %worker
 worker:
   %number = phi i64 [0, %entry], [%number.next, %worker]
@@ -243,7 +217,7 @@ worker:
   %final = phi i64 [%last, %entry], [%final.next, %worker]
   %longest = phi i64 [0, %entry], [%longest.next, %worker]
   %own = call ptr @sj_part_of(ptr %part, i64 %number)
-{abi.load("%began", "i64", "%own", BEGAN)}{abi.load("%ended", "i64", "%own", ENDED)}\
+{abi.load("%began", "i64", "%own", sheets.BEGAN)}{abi.load("%ended", "i64", "%own", sheets.ENDED)}\
   %here = icmp uge i64 %began, %last
   %earlier = icmp ult i64 %began, %first
   %is.first = and i1 %here, %earlier
@@ -265,8 +239,8 @@ known:
   %some = icmp sgt i64 %outside, 0
   %before.and.after = select i1 %some, i64 %outside, i64 0
   %slot = call ptr @sj_slot(ptr %part, ptr %at)
-{_add("outside", "%slot", OUTSIDE, "%before.and.after")}\
-{_add("longest", "%slot", LONGEST, "%longest.next")}\
+{_add("outside", "%slot", sheets.OUTSIDE, "%before.and.after")}\
+{_add("longest", "%slot", sheets.LONGEST, "%longest.next")}\
   ret void
 }}
 """
@@ -275,42 +249,43 @@ _SHEETS = f"""
 ; A sheet with parts for so many threads that no other call uses; null where there is no memory.
 define internal ptr @sj_sheet_claim(ptr %log, i64 %threads) nounwind {{
 entry:
-{abi.field("%idle", "%log", LOG_IDLE)}\
+{abi.field("%idle", "%log", sheets.LOG_IDLE)}\
 {slots.taking("%idle", "%sheet")}\
-{abi.load("%has", "i64", "%sheet", SHEET_THREADS)}\
+{abi.load("%has", "i64", "%sheet", sheets.SHEET_THREADS)}\
   %enough = icmp uge i64 %has, %threads
   br i1 %enough, label %out, label %next
 out:
   ret ptr %sheet
 next:
-{slots.following(IDLE, "create")}\
+{slots.following(sheets.IDLE, "create")}\
 create:
-{abi.load("%slots", "i64", "%log", LOG_SLOTS_NBYTES)}{abi.load("%room", "i64", "%log", LOG_EVENTS)}\
-  %events.nbytes = mul i64 %room, {EVENT_NBYTES}
-  %behind = add i64 %slots, {PART_SLOTS}
+{abi.load("%slots", "i64", "%log", sheets.LOG_SLOTS_NBYTES)}\
+{abi.load("%room", "i64", "%log", sheets.LOG_EVENTS)}\
+  %events.nbytes = mul i64 %room, {sheets.EVENT_NBYTES}
+  %behind = add i64 %slots, {sheets.PART_SLOTS}
   %part.nbytes = add i64 %behind, %events.nbytes
   %raised = add i64 %part.nbytes, 63
   %stride = and i64 %raised, -64
   %parts.nbytes = mul i64 %stride, %threads
-  %nbytes = add i64 %parts.nbytes, {SHEET_PARTS}
+  %nbytes = add i64 %parts.nbytes, {sheets.SHEET_PARTS}
   %made = call ptr @calloc(i64 1, i64 %nbytes)
   %none = icmp eq ptr %made, null
   br i1 %none, label %nothing, label %fill
 nothing:
   ret ptr null
 fill:
-{abi.store("i64", "%threads", "%made", SHEET_THREADS, "%threads.p")}\
-{abi.store("i64", "%stride", "%made", SHEET_STRIDE, "%stride.p")}\
-{abi.field("%first", "%made", SHEET_PARTS)}\
+{abi.store("i64", "%threads", "%made", sheets.SHEET_THREADS, "%threads.p")}\
+{abi.store("i64", "%stride", "%made", sheets.SHEET_STRIDE, "%stride.p")}\
+{abi.field("%first", "%made", sheets.SHEET_PARTS)}\
   br label %part
 part:
   %thread = phi i64 [0, %fill], [%thread.next, %part]
   %offset = mul i64 %thread, %stride
   %own = getelementptr i8, ptr %first, i64 %offset
   %events = getelementptr i8, ptr %own, i64 %behind
-{abi.store("i64", "%stride", "%own", STRIDE, "%own.stride")}\
-{abi.store("ptr", "%events", "%own", EVENTS, "%own.events")}\
-{abi.store("i64", "%room", "%own", ROOM, "%own.room")}\
+{abi.store("i64", "%stride", "%own", sheets.STRIDE, "%own.stride")}\
+{abi.store("ptr", "%events", "%own", sheets.EVENTS, "%own.events")}\
+{abi.store("i64", "%room", "%own", sheets.ROOM, "%own.room")}\
   %thread.next = add i64 %thread, 1
   %more.threads = icmp ult i64 %thread.next, %threads
   br i1 %more.threads, label %part, label %push
@@ -327,8 +302,8 @@ ready:
 ; Where all places are taken, the sheet is read, but used no more.
 define internal void @sj_sheet_release(ptr %log, ptr %sheet) nounwind {{
 entry:
-{abi.field("%idle", "%log", LOG_IDLE)}\
-{slots.putting("%idle", "%sheet", IDLE, "out")}\
+{abi.field("%idle", "%log", sheets.LOG_IDLE)}\
+{slots.putting("%idle", "%sheet", sheets.IDLE, "out")}\
 out:
   ret void
 }}
@@ -385,17 +360,17 @@ plain:
   %as.ever = call ptr @sj_plain_call(ptr %cf, ptr %words, ptr %record)
   br label %out
 run:
-{abi.field("%part", "%sheet", SHEET_PARTS)}\
+{abi.field("%part", "%sheet", sheets.SHEET_PARTS)}\
   %number = call i64 @sj_run_id(ptr %cf)
-{abi.load("%stride", "i64", "%sheet", SHEET_STRIDE)}\
-{abi.load("%has", "i64", "%sheet", SHEET_THREADS)}\
+{abi.load("%stride", "i64", "%sheet", sheets.SHEET_STRIDE)}\
+{abi.load("%has", "i64", "%sheet", sheets.SHEET_THREADS)}\
   br label %set
 set:
   %thread = phi i64 [0, %run], [%thread.next, %set]
   %offset = mul i64 %thread, %stride
   %own = getelementptr i8, ptr %part, i64 %offset
-{abi.store("ptr", "%words", "%own", WORDS, "%own.words")}\
-{abi.store("i64", "%number", "%own", RUN, "%own.run")}\
+{abi.store("ptr", "%words", "%own", sheets.WORDS, "%own.words")}\
+{abi.store("i64", "%number", "%own", sheets.RUN, "%own.run")}\
   %thread.next = add i64 %thread, 1
   %more = icmp ult i64 %thread.next, %has
   br i1 %more, label %set, label %go
