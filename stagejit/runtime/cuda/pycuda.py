@@ -138,7 +138,7 @@ class PyCudaDriver:
         self._depth = 0
         self._context.pop()
 
-    def told(self, error: Exception) -> Exception:
+    def _told(self, error: Exception) -> Exception:
         if isinstance(error, self._cuda.MemoryError):
             return MemoryError(f"{self._name}: {error}")
         return told(error)
