@@ -218,6 +218,7 @@ def test_an_array_that_is_gone_before_it_is_read_is_an_error(
     np.testing.assert_allclose(bound(x), x @ again, atol=0.5 if weights else 1e-4)
 
 
+@pytest.mark.some(3)
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("gone", GONE)
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, jnp.bfloat16, np.int8])

@@ -52,6 +52,7 @@ PASSING = {
 }  # fmt: skip
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("element", EVERY)
 def test_passing_through(element: str) -> None:
     x = array_of(element, (4, 2), np.random.default_rng(0))
