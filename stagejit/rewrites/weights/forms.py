@@ -288,23 +288,23 @@ def _takes_panels(op: Op) -> bool:
 def _of_panels(graph: Graph, op: Op, at: int, stored: Stored, other: Value) -> Value:
     """The product of a matrix in panels: its second axis is two, those of panels and in a panel."""
     ((own,), (theirs,)) = op.attrs["contracting"][at], op.attrs["contracting"][1 - at]
-    axes: list[tuple[int, ...]] = [(1,), (theirs,)]
+    wide, axes = stored.wide(graph), list[tuple[int, ...]]([(1,), (theirs,)])
     if own != stored.summed:
-        count, _, width = stored.narrow.shape
+        count, _, width = wide.shape
         shape = (*other.shape[:theirs], count, width, *other.shape[theirs + 1 :])
         other = build(graph, "reshape", [other], shape=shape)
         axes = [(0, 2), (theirs, theirs + 1)]
     contracting = tuple(axes if at == 0 else axes[::-1])
-    made = _with_operands(graph, op, at, stored.wide(graph), other, contracting=contracting)
+    made = _with_operands(graph, op, at, wide, other, contracting=contracting)
     return build(graph, "reshape", [made], shape=op.result.shape)
 
 
 def _of_halves(graph: Graph, op: Op, at: int, stored: Stored, other: Value) -> Value:
-    """The sum over pairs: the axis that is packed is two, in both operands."""
+    """The sum over halves: the axis that is packed is two, in both operands."""
     assert stored.packed is not None
     contracting = op.attrs["contracting"]
     own = dict(zip(contracting[at], contracting[1 - at], strict=True))[stored.packed]
-    pairs = (*other.shape[:own], other.shape[own] // 2, 2, *other.shape[own + 1 :])
+    pairs = (*other.shape[:own], 2, other.shape[own] // 2, *other.shape[own + 1 :])
     other = build(graph, "reshape", [other], shape=pairs)
     moved = {at: stored.packed, 1 - at: own}
 
@@ -312,8 +312,8 @@ def _of_halves(graph: Graph, op: Op, at: int, stored: Stored, other: Value) -> V
         made = []
         for side in (0, 1):
             split = moved[side]
-            new = [axis + (axis > split) for axis in axes[side]]
-            made.append(tuple([*new, split + 1] if pair else new))
+            new = [axis + (axis >= split) for axis in axes[side]]
+            made.append(tuple([*new, split] if pair else new))
         return tuple(made)
 
     return _with_operands(

@@ -6,8 +6,8 @@ the weight of that again. Invariant: who reads it, in whichever product, reads t
 Note [Symmetric integers]: with the largest magnitude m of a channel, 8 bits hold x as round(x / s)
 for s = m / 127, 4 bits for s = m / 7. A scale that is the same for all terms of a sum multiplies
 the sum; one along the axis that is summed over (a product with the transpose, as in a gradient)
-multiplies the other operand. Two of 4 bits are in one byte, neighbours along the axis that is
-summed over, each 8 more than the number.
+multiplies the other operand. Two of 4 bits are in one byte, each 8 more than the number: of the two
+halves of an axis that is summed over, or of a panel, so that a vector of bytes is two of numbers.
 """
 
 from __future__ import annotations
@@ -39,16 +39,23 @@ class Stored:
     summed: int | None = None
 
     def wide(self, graph: Graph) -> Value:
-        """Without scales, in the type of the weight. Two in a byte have an axis of 2 behind
-        `packed`."""
+        """Without scales, in the type of the weight. Two in a byte have an axis of 2 before
+        `packed`, but in panels."""
         dtype = self.value.type.dtype
         if self.packed is None:
             return converted(graph, self.narrow, dtype)
-        at, shape = self.packed, self.narrow.shape
-        halves = (*shape[: at + 1], 2, *shape[at + 1 :])
-        axes = (*range(at + 1), *range(at + 2, len(halves)))
+        made = self._unpacked(graph, self.packed)
+        if self.summed is None:
+            return made
+        return build(graph, "reshape", [made], shape=(*self.narrow.shape[:2], _WIDTH))
+
+    def _unpacked(self, graph: Graph, at: int) -> Value:
+        """Low halves, then high ones, along a new axis."""
+        dtype, shape = self.value.type.dtype, self.narrow.shape
+        halves = (*shape[:at], 2, *shape[at:])
+        axes = (*range(at), *range(at + 1, len(halves)))
         both = build(graph, "broadcast", [self.narrow], shape=halves, axes=axes)
-        number = build(graph, "iota", (), shape=halves, dtype=u8, axis=at + 1)
+        number = build(graph, "iota", (), shape=halves, dtype=u8, axis=at)
         shift = mapped(graph, "mul", number, filled(graph, _NIBBLE, number.type))
         half = mapped(graph, "shift_right_logical", both, shift)
         number = mapped(graph, "and", half, filled(graph, 15, half.type))
@@ -107,9 +114,17 @@ def narrowed(
     assert summed is not None
     positive = mapped(graph, "add", rounded, filled(graph, float(_ZERO), rounded.type))
     number = converted(graph, positive, u8)
-    low, high = (_every_second(graph, number, summed, first) for first in (0, 1))
+    panels = _in_panels(graph, Stored(value, number, scale, channels), channels)
+    if panels.summed is not None:
+        return replace(panels, narrow=_in_bytes(graph, panels.narrow, 2), packed=2)
+    return Stored(value, _in_bytes(graph, number, summed), scale, channels, summed)
+
+
+def _in_bytes(graph: Graph, value: Value, axis: int) -> Value:
+    """Those of the second half of an axis above those of the first."""
+    low, high = (_half(graph, value, axis, first) for first in (0, 1))
     high = mapped(graph, "shift_left", high, filled(graph, _NIBBLE, high.type))
-    return Stored(value, mapped(graph, "or", low, high), scale, channels, summed)
+    return mapped(graph, "or", low, high)
 
 
 def _in_panels(graph: Graph, stored: Stored, channels: tuple[int, ...]) -> Stored:
@@ -130,13 +145,13 @@ def _in_panels(graph: Graph, stored: Stored, channels: tuple[int, ...]) -> Store
     return replace(stored, narrow=narrow, summed=1 - axis)
 
 
-def _every_second(graph: Graph, value: Value, axis: int, first: int) -> Value:
-    rank = value.type.rank
+def _half(graph: Graph, value: Value, axis: int, number: int) -> Value:
+    rank, count = value.type.rank, value.shape[axis] // 2
     return build(
         graph, "extract_slice", [value],
-        offsets=tuple(first if at == axis else 0 for at in range(rank)),
-        sizes=tuple(n // 2 if at == axis else n for at, n in enumerate(value.shape)),
-        strides=tuple(2 if at == axis else 1 for at in range(rank)),
+        offsets=tuple(number * count if at == axis else 0 for at in range(rank)),
+        sizes=tuple(count if at == axis else n for at, n in enumerate(value.shape)),
+        strides=(1,) * rank,
     )  # fmt: skip
 
 
