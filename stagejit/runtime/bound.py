@@ -153,14 +153,20 @@ class BoundWeights:
 
 def _require_numbers(made: Made, error: float) -> None:
     """error: see `rewrites/weights/forms.py`."""
-    form = next((weight.form for weight in made.weights if weight.form), None)
-    if form in ("int8", "int4") and not math.isfinite(error):
-        names = ", ".join(weight.name for weight in made.weights)
+    if math.isfinite(error):
+        return
+    form = next(weight.form for weight in made.weights if weight.form)
+    names = ", ".join(weight.name for weight in made.weights)
+    what = f"what products read of {names} has"
+    if math.isnan(error):
         raise OptionsError(
-            f"what products read of {names} has an Inf or a NaN, and is stored as {form}, which has"
-            " neither",
+            f"{what} an Inf or a NaN, and is stored as {form}, which has neither",
             next_step="give weights of finite numbers, or bind without weights=",
         )
+    raise OptionsError(
+        f"{what} a finite number that would be infinite as {form}, in which it is stored",
+        next_step="give weights of smaller numbers, or bind without weights=",
+    )
 
 
 def arrays_of(weights: BoundWeights | None) -> list[Array]:

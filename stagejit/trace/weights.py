@@ -12,6 +12,7 @@ another.
 
 from __future__ import annotations
 
+import math
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,17 +22,18 @@ import jax
 import numpy as np
 from jax.extend.core import Primitive
 
-from stagejit.compat import remembered_weakly, type_of
+from stagejit.compat import constant_array, remembered_weakly, type_of
 from stagejit.errors import GoneError
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.ops.control import bodies_of, read_from_outside
 from stagejit.locks import new_lock
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Budget:
-    """What may be made before any call: in so many milliseconds, by estimate, and so many bytes of
-    it and of the weights that are read as they are; None stands for a bit more than all weights."""
+    """What may be made before any call of the weights of one function that is bound, whose own it
+    is: in so many milliseconds, by estimate, and so many bytes of it and of those weights that are
+    read as they are; None stands for a bit more than all of them."""
 
     ms: float
     nbytes: int | None = None
@@ -107,10 +109,15 @@ class Weight:
         )
 
     @property
-    def is_finite(self) -> bool:
-        """Whether the array, of floats, has neither Inf nor NaN."""
-        array = np.asarray(self.array)
-        return not array.size or bool(np.isfinite(array.min()) and np.isfinite(array.max()))
+    def extent(self) -> tuple[bool, float]:
+        """Whether the array has neither Inf nor NaN; and the largest magnitude of what else it
+        has."""
+        array = constant_array(self.array, self.aval, type_of(self.aval))
+        ends = [float(array.min()), float(array.max())] if array.size else [0.0]
+        if all(map(math.isfinite, ends)):
+            return True, max(map(abs, ends))
+        finite = array[np.isfinite(array)]
+        return False, float(np.abs(finite).max(initial=0))
 
     @property
     def is_held(self) -> bool:

@@ -22,7 +22,13 @@ from stagejit.rewrites.weights.behind import weights_behind
 from stagejit.rewrites.weights.made import applied, views_of
 from stagejit.rewrites.weights.measures import Lost, lost_of
 from stagejit.rewrites.weights.readers import OTHERS, picks
-from stagejit.rewrites.weights.stored import Stored, along, narrowed
+from stagejit.rewrites.weights.stored import (
+    Stored,
+    along,
+    has_infinities,
+    narrowed,
+    stays_finite,
+)
 from stagejit.trace.weights import Weight
 from stagejit.types import f32
 
@@ -30,6 +36,7 @@ NAME = "store-weights"
 
 FEWEST_ELEMENTS = 1024
 _NO_NUMBERS = "it has an Inf or a NaN, which integers have not"
+_TOO_LARGE = "it has a finite number that would be infinite"
 
 
 def store_weights(log: Log) -> None:
@@ -105,8 +112,7 @@ def _store(log: Log, op: Op, stored: dict[Value, Stored], first_id: int) -> None
             continue
         weight = graph.weights.get(value)
         reason = (weight and weight.kept) or _why_not(graph, op, at, form, first_id)
-        if not reason and not all(_has_numbers(graph.weights[w], form) for w in behind):
-            reason = _NO_NUMBERS
+        reason = reason or _not_held([graph.weights[w] for w in behind], form)
         if reason:
             log.decline(NAME, op, reason)
             if weight is not None:  # nor in any other program
@@ -155,12 +161,18 @@ def _why_not(graph: Graph, op: Op, at: int, form: str, first_id: int) -> str:
     return ""
 
 
-def _has_numbers(weight: Weight, form: str) -> bool:
-    """Whether the form can hold what the weight is now. What it becomes, and what is computed of
-    several, is looked at when it is made, see `runtime/bound.py`."""
-    if form != "bf16" and not weight.kept and not weight.axes and not weight.is_finite:
-        weight.kept = _NO_NUMBERS
-    return weight.kept != _NO_NUMBERS
+def _not_held(weights: Sequence[Weight], form: str) -> str:
+    """Why the form cannot hold what one of the weights is now; empty where it can. What they
+    become, and what is computed of several, is looked at when it is made, see `runtime/bound.py`.
+    """
+    for weight in weights:
+        if not weight.kept and not weight.axes:
+            is_finite, largest = weight.extent
+            if not is_finite and not has_infinities(form):
+                weight.kept = _NO_NUMBERS
+            elif not stays_finite(form, largest):
+                weight.kept = _TOO_LARGE
+    return next((w.kept for w in weights if w.kept in (_NO_NUMBERS, _TOO_LARGE)), "")
 
 
 def _only_products_read(graph: Graph, value: Value, first_id: int) -> bool:
@@ -195,7 +207,7 @@ def _made(log: Log, op: Op, at: int, form: str, value: Value, order: Sequence[in
     channels, summed = axes.setdefault(_text(value, behind), (channels, summed))
     made = narrowed(graph, value, form, channels, summed)
     name = ", ".join(sorted(graph.weights[w].name for w in weights_behind(graph, value) or ()))
-    graph.measures[name] = lost_of(graph, value, made.restored(graph))
+    graph.measures[name] = lost_of(graph, value, made.restored(graph), has_infinities(form))
     return made
 
 

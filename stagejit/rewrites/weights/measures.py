@@ -3,7 +3,8 @@
 Input: a value, and what it is once it is read again. Output: a graph that gives both sums of
 squares, with the bound inputs that it is of; those of bodies, whose inputs may be slices, become
 sums over all iterations. Invariant: sums are in f64, in which no square of an f32 is too large or
-too small; so one is NaN where, and only where, an element is no finite number.
+too small; so the first is infinite where a finite element is read as an infinite one, and NaN where
+an element is no finite number, unless its form has such: of those it counts the finite ones.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from stagejit.rewrites.cloning import cloned, copied
 from stagejit.rewrites.split.partial import converted, mapped
 from stagejit.rewrites.weights.behind import weights_behind
 from stagejit.rewrites.weights.inside import handed_on, slices_of
-from stagejit.types import TensorType, f32, f64
+from stagejit.types import TensorType, bool_, f32, f64
 
 _TINY = 1e-200
 
@@ -33,14 +34,18 @@ class Lost:
     restored: Graph
 
 
-def lost_of(graph: Graph, value: Value, restored: Value) -> Lost:
-    """restored: what is read instead."""
+def lost_of(graph: Graph, value: Value, restored: Value, has_infinities: bool) -> Lost:
+    """restored: what is read instead; has_infinities: Inf and NaN are so, too."""
     behind = tuple(w for w in graph.weights if w in (weights_behind(graph, value) or ()))
     squares, again = Graph("error"), Graph("restored")
     known = {w: squares.add_input(f"w{at}", w.type) for at, w in enumerate(behind)}
     known |= cloned(squares, [value, restored], known)
     given, found = (converted(squares, known[x], f64) for x in (value, restored))
-    both = (mapped(squares, "sub", found, given), given)
+    both = [mapped(squares, "sub", found, given), given]
+    if has_infinities:
+        finite = build(squares, "map", [given], fn="is_finite", dtype=bool_)
+        zero = filled(squares, 0.0, given.type)
+        both = [build(squares, "map", [finite, x, zero], fn="select", dtype=f64) for x in both]
     squares.set_outputs([_sum(squares, mapped(squares, "mul", x, x)) for x in both])
     known = {w: again.add_input(f"w{at}", w.type) for at, w in enumerate(behind)}
     again.set_outputs([cloned(again, [restored], known)[restored]])

@@ -2,9 +2,10 @@
 
 Input: a product of something and weights (see `bind`), whose result is multiplied by a value for
 each output channel that weights determine, too. Output: the product of weights that are multiplied.
-Invariant: only the place of a rounding changes, where multiples of weights are normal numbers, as
-those of f32 are unless magnitudes are beyond all use (see `stagejit/docs/numbers.md`); f16 has no
-such room. Whoever reads the product reads the multiple.
+Invariant: only the place of a rounding changes, where multiples of weights are normal numbers. So
+it is the one rewrite that may change more than the last bits, where a multiple of f32 or bf16 is
+above 3e38 or below 1e-38 and the program's own products are not (`stagejit/docs/numbers.md`); f16,
+which has no such room, is left alone. Whoever reads the product reads the multiple.
 
 A normalization whose statistics are weights (`batch norm` at inference) thus becomes a part of the
 convolution before it: what is subtracted in between is multiplied by the same factor.

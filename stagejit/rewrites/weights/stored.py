@@ -15,12 +15,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+
+from stagejit.graph.interpreter import interpret
 from stagejit.graph.ir import Graph, Value
 from stagejit.graph.ops import build, filled
 from stagejit.rewrites.split.partial import converted, mapped
-from stagejit.types import bf16, f32, i8, u8
+from stagejit.types import TensorType, bf16, f32, i8, u8
 
 _LARGEST = {"int8": 127, "int4": 7}
+_LEAST_SCALE = 2.0**-126  # the smallest normal number of f32
 _NIBBLE, _ZERO = 4, 8
 _PANELS_FROM, _WIDTH = 1 << 18, 128  # elements of a matrix, columns of a panel
 
@@ -102,10 +106,9 @@ def narrowed(
     magnitude = mapped(graph, "abs", value)
     if others:
         magnitude = build(graph, "reduce", [magnitude], fn="max", axes=others)
-    one = filled(graph, 1.0, magnitude.type)
-    some = mapped(graph, "ne", magnitude, filled(graph, 0.0, magnitude.type))
     scale = mapped(graph, "div", magnitude, filled(graph, float(largest), magnitude.type))
-    scale = build(graph, "map", [some, scale, one], fn="select", dtype=f32)
+    # One for zeros, too; of a smaller one kernels would make a zero, and divide by it.
+    scale = mapped(graph, "max", scale, filled(graph, _LEAST_SCALE, magnitude.type))
     ratio = mapped(graph, "div", value, along(graph, scale, value.shape, channels))
     rounded = build(graph, "map", [ratio], fn="round", dtype=f32, rounding="even")
     if form == "int8":
@@ -125,6 +128,21 @@ def _in_bytes(graph: Graph, value: Value, axis: int) -> Value:
     low, high = (_half(graph, value, axis, first) for first in (0, 1))
     high = mapped(graph, "shift_left", high, filled(graph, _NIBBLE, high.type))
     return mapped(graph, "or", low, high)
+
+
+def has_infinities(form: str) -> bool:
+    """Whether Inf and NaN are numbers of a form, too."""
+    return form not in _LARGEST
+
+
+def stays_finite(form: str, largest: float) -> bool:
+    """Whether finite numbers up to this magnitude are still finite once they are restored: smaller
+    ones are if the largest is, as no rounding changes an order."""
+    graph = Graph("largest")
+    value = graph.add_input("w", TensorType(f32, (2,)))  # two, which may be in a byte
+    graph.set_outputs([narrowed(graph, value, form, (), 0).restored(graph)])
+    (restored,) = interpret(graph, [[largest, largest]])
+    return bool(np.isfinite(restored).all())
 
 
 def _in_panels(graph: Graph, stored: Stored, channels: tuple[int, ...]) -> Stored:
