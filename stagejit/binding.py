@@ -58,7 +58,8 @@ def bind(
         output channel. Kernels widen them; sums stay f32. See `Bound.weight_error`. A weight that
         others than products read, too, stays as it is, but for who picks rows of it, as an
         embedding does: that reads the same numbers. One with an Inf or a NaN, which integers have
-        not, stays, too: OptionsError where an update gives one to a program that has integers.
+        not, stays, too, and one whose finite numbers would not all be finite: OptionsError where an
+        update gives such to a program that has the form, or where it is computed of weights.
     budget_ms: what is computed once takes at most so long, by estimate.
     budget_nbytes: it has, with the weights that are read as they are, at most so many bytes; by
         default 1.2 times those of all weights.
@@ -298,4 +299,9 @@ def _replace(new: Mapping[Weight, tuple[Any, bool]], made: Mapping[Any, Reading]
 
 
 def _are_equal(known: Any, leaf: Any) -> bool:
-    return type(known) is type(leaf) and bool(known == leaf)
+    """Floats by their bits: programs tell -0.0 from 0.0, and a NaN is itself."""
+    if type(known) is not type(leaf):
+        return False
+    if isinstance(known, float | complex):
+        return bool(np.asarray(known).tobytes() == np.asarray(leaf).tobytes())
+    return bool(known == leaf)

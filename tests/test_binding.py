@@ -21,6 +21,7 @@ import stagejit
 from stagejit.errors import GoneError, OptionsError, StagejitError
 from stagejit.runtime.bound import BoundWeights, evaluation_counts
 from stagejit.runtime.cpu.loader import call_count
+from stagejit.trace.weights import Weight, tables_of
 
 
 def array(*shape: int, seed: int = 0, dtype: Any = np.float32) -> np.ndarray[Any, Any]:
@@ -391,6 +392,63 @@ def test_a_budget(budget: dict[str, Any], reason: str) -> None:
     assert [(d.applied, d.reason) for d in decisions] == [(False, reason)]
 
 
+def beside(inner: Any, w: Any) -> Any:
+    other = stagejit.bind(lambda q, x: x @ jnp.sin(q), w + 1)
+    return stagejit.jit(lambda x: (inner(x), other(x)))
+
+
+NESTED: dict[str, Any] = {
+    "inside of another": lambda inner, w: stagejit.bind(
+        lambda q, x: inner(x) @ jnp.sin(q).T, w + 1
+    ),
+    "around another": lambda inner, w: stagejit.bind(lambda q, x: inner(x @ jnp.sin(q)), w @ w.T),
+    "beside another": beside,
+    "in one value with another": lambda inner, w: stagejit.bind(
+        lambda q, x: (inner(x), x @ inner.given(q)), w + 1
+    ),
+}
+
+
+@pytest.mark.parametrize("nbytes", [0, 100, 128, 256, None])
+@pytest.mark.parametrize("how", NESTED)
+def test_a_budget_is_kept_inside_of_others(how: str, nbytes: int | None) -> None:
+    """What is made of a function's weights, also together with those of others, is within its
+    budget with those that are read; budgets of others change nothing."""
+    w = jnp.asarray(array(8, 4))
+    inner: Any = stagejit.bind(lambda p, x: x @ jnp.exp(p), w, budget_nbytes=nbytes)
+    factor = stagejit.bind(lambda p: jnp.cos(p), w, budget_nbytes=nbytes)
+    inner.given = lambda q: jnp.sin(q) * factor()
+    outer = NESTED[how](inner, w)
+    assert_close(outer(X), NESTED[how](_Plain(w), w)(X))
+    has_made = set()
+    for bound in (inner, factor):
+        for table in tables_of(bound._weights()):
+            own = [s for s in table.sources if not set(bound._weights()).isdisjoint(_behind(s))]
+            made = [source for source in own if not isinstance(source, Weight)]
+            kept = sum(
+                source.nbytes if isinstance(source, Weight) else source.type.nbytes
+                for source in own
+            )
+            assert not made or nbytes is None or kept <= nbytes
+            has_made |= {bound} if made else set()
+    assert (inner in has_made) == (nbytes is None or nbytes >= 128)
+
+
+def _behind(source: Any) -> tuple[Weight, ...]:
+    return (source,) if isinstance(source, Weight) else source.weights
+
+
+class _Plain:
+    def __init__(self, w: Any) -> None:
+        self.w = w
+
+    def __call__(self, x: Any) -> Any:
+        return x @ jnp.exp(self.w)
+
+    def given(self, q: Any) -> Any:
+        return jnp.sin(q) * jnp.cos(self.w)
+
+
 def test_switched_off_values_are_the_same() -> None:
     params = layers()
     options = stagejit.Options(disable=("evaluate-weights",), verify=True)
@@ -417,6 +475,20 @@ def test_what_is_no_array_is_compiled_in() -> None:
     with pytest.raises(stagejit.StagejitError, match=r"got 4 for params\['times'\].*3 is compiled"):
         bound.update({**params, "times": 4})
     assert_close(bound(X), 2 * repeated(params, X))
+
+
+@pytest.mark.parametrize("known", [0.0, -0.0, float("nan"), 1.5, complex(0.0, -0.0), 3, True, "a"])
+@pytest.mark.parametrize("given", [0.0, -0.0, float("nan"), 1.5, complex(0.0, 0.0), 3, True, "a"])
+def test_an_update_tells_numbers_that_are_compiled_in_by_their_bits(known: Any, given: Any) -> None:
+    bound = stagejit.bind(lambda params, x: x * params["w"], {"w": X, "c": known})
+    bound(X)
+    if type(known) is type(given) and repr(known) == repr(given):
+        bound.update({"w": 2 * X, "c": given})
+        assert_close(bound(X), 2 * X * X)
+    else:
+        with pytest.raises(stagejit.StagejitError, match=r"for params\['c'\], which is no array"):
+            bound.update({"w": 2 * X, "c": given})
+        assert_close(bound(X), X * X)
 
 
 @pytest.mark.parametrize(

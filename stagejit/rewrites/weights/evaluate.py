@@ -11,6 +11,7 @@ made, too, and they read it.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -32,7 +33,7 @@ from stagejit.rewrites.weights.made import (
 from stagejit.rewrites.weights.measures import error_of
 from stagejit.rewrites.weights.rebuilt import Rebuilding
 from stagejit.symbolic import at_most
-from stagejit.trace.weights import Weight
+from stagejit.trace.weights import Budget, Weight
 
 NAME = "evaluate-weights"
 
@@ -152,36 +153,43 @@ class _Choice:
         return same and base not in self.weights and not base.op.definition.is_constant
 
     def _within_time(self) -> None:
-        spent: dict[int, float] = {}  # by budget
+        spent = Counter[int]()  # by budget
         for value in list(self.made):
-            budget = self._first(value).budget
             behind = self.determined.behind([value], self.weights)
             ms = 1e3 * sum(_seconds(op) for op in {each.op for each in behind})
-            if spent.get(id(budget), 0.0) + ms > budget.ms:
-                self._give_up(value, f"takes some {ms:.0f} ms, of a budget of {budget.ms:g} ms")
+            budgets = self._budgets(value)
+            over = [each for each in budgets if spent[id(each)] + ms > each.ms]
+            if over:
+                self._give_up(value, f"takes some {ms:.0f} ms, of a budget of {over[0].ms:g} ms")
             else:
-                spent[id(budget)] = spent.get(id(budget), 0.0) + ms
+                spent.update(dict.fromkeys(map(id, budgets), ms))
 
     def _within_memory(self) -> None:
-        """Give up the largest values as long as all that is kept is too much."""
-        while self.chosen:
-            read = self._needed()
-            kept = sum(w.type.nbytes for w in self.weights if w in read)
-            made = sum(value.type.nbytes for value in self.made)
-            whole = sum(weight.type.nbytes for weight in self.weights)
-            given = [self._first(value).budget.nbytes for value in self.made]
-            limit = int(GROWTH * whole) + FREE_NBYTES * len(self.weights)
-            limit = max(limit if nbytes is None else nbytes for nbytes in given)
-            if kept + made <= limit:
-                return
-            largest = max(self.made, key=lambda value: value.type.nbytes)
-            self._give_up(largest, f"{kept + made} bytes would be kept, of at most {limit}")
+        """Give up the largest values of a budget as long as all that is kept for it is too much."""
+        budgets = list(dict.fromkeys(weight.budget for weight in self.weights.values()))
+        while found := next(filter(None, map(self._over, budgets)), None):
+            self._give_up(*found)
+
+    def _over(self, budget: Budget) -> tuple[Value, str] | None:
+        """The largest value that is made, if more is kept of a function's weights than it has."""
+        of = [value for value in self.made if budget in self._budgets(value)]
+        own = [value for value, weight in self.weights.items() if weight.budget is budget]
+        limit = int(GROWTH * sum(w.type.nbytes for w in own)) + FREE_NBYTES * len(own)
+        limit = limit if budget.nbytes is None else budget.nbytes
+        read = self._needed() if of else ()
+        kept = sum(value.type.nbytes for value in (*(w for w in own if w in read), *of))
+        if not of or kept <= limit:
+            return None
+        largest = max(of, key=lambda value: value.type.nbytes)
+        return largest, f"{kept} bytes would be kept, of at most {limit}"
 
     def _needed(self) -> set[Value]:
         return self.determined.behind(roots_of(self.graph), self.chosen)
 
-    def _first(self, value: Value) -> Weight:
-        return next(w for at, w in self.weights.items() if at in self.leaves[value])
+    def _budgets(self, value: Value) -> list[Budget]:
+        """Those of all that a value is made of: it counts in full against each."""
+        behind = (weight for at, weight in self.weights.items() if at in self.leaves[value])
+        return list(dict.fromkeys(weight.budget for weight in behind))
 
     def _decline(self, value: Value, reason: str) -> None:
         op = value.op
