@@ -120,6 +120,7 @@ def facts_of_compilation(c: Compilation) -> Facts:
         waits=edges.waits,
         homes=edges.homes,
         gone=edges.gone,
+        buffers=edges.buffers,
         compile_times=c.compile_times,
     )
 

@@ -20,7 +20,7 @@ from stagejit.decisions import Decision
 from stagejit.dispatch.origins.whereabouts import Whereabouts
 from stagejit.dispatch.regions import Region
 from stagejit.graph.definition import is_defined
-from stagejit.graph.ir import Graph, Op
+from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.printer import value_names
 
 Names = Mapping[Op, str]
@@ -48,12 +48,18 @@ def dispatch_name(path: str, region: Region) -> str:
 
 
 def _of_values(graph: Graph, prefix: str) -> Iterator[tuple[Op, str]]:
-    for value, name in value_names(graph).items():
-        op = value.op
+    for value, name in named_values(graph, prefix):
         if value.index == 0:
-            yield op, f"{prefix}{name}"
-            for body in op.definition.bodies(op):
-                yield from _of_values(body, f"{prefix}{name}/{body.name}/")
+            yield value.op, name
+
+
+def named_values(graph: Graph, prefix: str = "") -> Iterator[tuple[Value, str]]:
+    """Of inputs and of all results, in bodies, too, with their names."""
+    for value, name in value_names(graph).items():
+        yield value, f"{prefix}{name}"
+        if value.index == 0:
+            for body in value.op.definition.bodies(value.op):
+                yield from named_values(body, f"{prefix}{name}/{body.name}/")
 
 
 def described(op: Op, names: Names) -> str:

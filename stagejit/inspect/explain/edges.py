@@ -8,16 +8,16 @@ rewrite of dispatches, said when it left them apart; nothing is guessed here.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from stagejit.compat import callers_of
 from stagejit.decisions import path_inside
 from stagejit.dispatch.forming.apart import Reason
-from stagejit.dispatch.origins.naming import Names, described, names_of, renamed
+from stagejit.dispatch.origins.naming import Names, described, named_values, names_of, renamed
 from stagejit.dispatch.origins.whereabouts import Whereabouts
 from stagejit.dispatch.regions import Region
 from stagejit.graph.ir import Graph, Op, Value
-from stagejit.inspect.explain.notes import Because, Between, Home
+from stagejit.inspect.explain.notes import Because, Between, Held, Home
 from stagejit.loc import Loc
 from stagejit.schedule.hazards import Conflict, hazard_graph
 from stagejit.schedule.schedule import Run, Schedule, Step
@@ -34,15 +34,18 @@ class Edges:
     between: tuple[Between, ...]
     homes: tuple[Home, ...]
     gone: tuple[Home, ...]
+    buffers: tuple[Held, ...]
     waits: frozenset[tuple[str, str]]
 
 
 def edges_of(schedule: Schedule, where: Whereabouts) -> Edges:
     """All of a function, of loops and branches too."""
     names = names_of(where)
+    values = dict(named_values(where.grouping.graph))
     levels = dict(where.levels_by_region())
-    found, waits = list[Between](), set[tuple[str, str]]()
+    found, waits, buffers = list[Between](), set[tuple[str, str]](), list[Held]()
     for path, inner, level in _levels(schedule, where, levels, ""):
+        buffers += _held(path, inner)
         regions = {step.dispatch.name: step.region for step in _steps(inner)}
         for first, second, conflicts in _data(inner):
             pair = f"{path}{first}", f"{path}{second}"
@@ -54,9 +57,23 @@ def edges_of(schedule: Schedule, where: Whereabouts) -> Edges:
             because = tuple(_because(level, one, other, names))
             loc = because[0].loc or other.loc
             found.append(Between(*pair, _ranges(read), because, loc))
-    homes = tuple(home for path, level in where.levels() for home in _homes(path, level, names))
-    gone = tuple(home for _, level in where.levels() for home in _gone(level, names))
-    return Edges(tuple(found), homes, gone, frozenset(waits))
+    homes, gone = list[Home](), list[Home]()
+    for path, level in where.levels():
+        homes += (_with_results(op, home, values) for op, home in _homes(path, level, names))
+        gone += (_with_results(op, home, values) for op, home in _gone(level, names))
+        gone += _given(level, values, by="what runs the body" if path else "the caller")
+    return Edges(tuple(found), tuple(homes), tuple(gone), tuple(buffers), frozenset(waits))
+
+
+def _held(path: str, schedule: Schedule) -> Iterator[Held]:
+    """Who writes each buffer of a plan."""
+    writers: dict[str, dict[str, None]] = {}
+    for dispatch in schedule.plan.dispatches:
+        for access in dispatch.writes:
+            writers.setdefault(access.buffer, {})[f"{path}{dispatch.name}"] = None
+    for buffer in schedule.plan.buffers:
+        what = f"{buffer.kind} {buffer.dtype}[{','.join(map(str, buffer.shape))}]"
+        yield Held(f"{path}{buffer.name}", what, tuple(writers.get(buffer.name, ())))
 
 
 def _levels(
@@ -116,7 +133,19 @@ def _value(value: Value, names: Names) -> str:
     return f"{described(value.op, names)}{number}"
 
 
-def _homes(path: str, where: Whereabouts, names: Names) -> Iterator[Home]:
+def _with_results(op: Op, home: Home, values: Mapping[Value, str]) -> Home:
+    """The same with the names of its other results."""
+    also = tuple(values[result] for result in op.results[1:] if result in values)
+    return replace(home, also=also) if also else home
+
+
+def _given(where: Whereabouts, values: Mapping[Value, str], by: str) -> Iterator[Home]:
+    """The inputs of a graph."""
+    for value in where.grouping.graph.inputs:
+        yield Home(values.get(value, ""), "an input", (), False, value.op.loc, (), f"given by {by}")
+
+
+def _homes(path: str, where: Whereabouts, names: Names) -> Iterator[tuple[Op, Home]]:
     """Where each op is evaluated, in the order of the graph."""
     inside = where.all_evaluated()
     for op in where.grouping.graph.ops():
@@ -126,17 +155,16 @@ def _homes(path: str, where: Whereabouts, names: Names) -> Iterator[Home]:
             computes = not (known.is_constant or known.is_view or known.is_splat)
             name, what = names.get(op, ""), described(op, {})
             callers = tuple(Loc(loc.file, loc.line) for loc in callers_of(op.loc))
-            yield Home(name, what, dispatches, computes, op.loc, callers)
+            yield op, Home(name, what, dispatches, computes, op.loc, callers)
 
 
-def _gone(where: Whereabouts, names: Names) -> Iterator[Home]:
+def _gone(where: Whereabouts, names: Names) -> Iterator[tuple[Op, Home]]:
     """The ops that no dispatch evaluates, which texts of the graph show none the less."""
     inside = where.all_evaluated()
     for op in where.grouping.graph.ops():
         if op not in inside:
-            yield Home(
-                names.get(op, ""), described(op, {}), (), False, op.loc, (), _left(op, names)
-            )
+            said = f"{_left(op, names)}: nothing is left to compute of it"
+            yield op, Home(names.get(op, ""), described(op, {}), (), False, op.loc, (), said)
 
 
 def _left(op: Op, names: Names) -> str:

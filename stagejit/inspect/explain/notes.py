@@ -156,7 +156,8 @@ class Between:
 class Home:
     """Which dispatches evaluate an op. op: its name in the text of the graph; what: it does;
     computes: is more than a constant, or a view of something. callers: the lines from which its own
-    was called, the nearest first. gone: what it is, where no dispatch evaluates it."""
+    was called, the nearest first. gone: what it is, where no dispatch evaluates it. also: names of
+    its other results."""
 
     op: str
     what: str
@@ -165,6 +166,17 @@ class Home:
     loc: Loc = UNKNOWN
     callers: tuple[Loc, ...] = ()
     gone: str = ""
+    also: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Held:
+    """A buffer of the plan, or of that of a body, behind the names of the dispatches around it.
+    what: it is; writers: the dispatches that write it."""
+
+    buffer: str
+    what: str
+    writers: tuple[str, ...]
 
 
 Note = Launched | PartOf | Left | Packed | Between | Decision | Placement | Chosen
@@ -194,7 +206,7 @@ class Facts:
     inside: of loops and branches that XLA runs. past: what the function was compiled for.
     between: each two dispatches of which one reads what the other one makes; waits: those of which
     one waits for the other one for another reason; homes: where each op is; gone: ops that no
-    dispatch evaluates. compile_times: of the
+    dispatch evaluates, and arguments; buffers: who writes each. compile_times: of the
     steps that ran so that this could be said.
     """
 
@@ -210,6 +222,7 @@ class Facts:
     waits: frozenset[tuple[str, str]] = frozenset()
     homes: tuple[Home, ...] = ()
     gone: tuple[Home, ...] = ()
+    buffers: tuple[Held, ...] = ()
     left_to_xla: str = ""
     target: str = ""
     barriers: int = 0

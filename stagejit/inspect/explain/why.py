@@ -28,13 +28,15 @@ Asked = str | int
 
 @dataclass(frozen=True)
 class _Subject:
-    """What was asked about. dispatches: that evaluate any of it, in order; ops: of it."""
+    """What was asked about. dispatches: that evaluate any of it, or write it, in order; ops: of it.
+    buffer: what it is, if it is one."""
 
     said: str
     ops: tuple[Home, ...]
     dispatches: tuple[str, ...]
     folded: tuple[Decision, ...] = ()  # that left nothing of it
     gone: tuple[Home, ...] = ()  # ops of which nothing is left to compute
+    buffer: str = ""
 
 
 def why(facts: Facts, a: Asked, b: Asked) -> str:
@@ -56,7 +58,7 @@ def why(facts: Facts, a: Asked, b: Asked) -> str:
     raise OptionsError(
         f"there is no dispatch, line or op {missing!r} in {facts.name}",
         next_step=f"{_close(facts, str(missing))}name what a text shows: '@contract.1', "
-        "'net.py:7', 7, a function of yours, or '%5' of as_text('graph')",
+        "'net.py:7', 7, a function of yours, '%5' of as_text('graph'), or 't0' of the plan",
     )
 
 
@@ -78,10 +80,12 @@ def _subject(facts: Facts, asked: Asked) -> _Subject | None:
     name = str(asked).strip()
     if re.fullmatch(r".*\.\w+:\d+|.*:\d+|\d+", name):
         return _line(facts, name)
-    return _dispatch(facts, name.removeprefix("@")) or _op(facts, name) or _function(facts, name)
+    ways = (_dispatch, _op, _function, _buffer)
+    return next(filter(None, (way(facts, name) for way in ways)), None)
 
 
 def _dispatch(facts: Facts, name: str) -> _Subject | None:
+    name = name.removeprefix("@")
     known = {each.dispatch: each.kind for each in facts.dispatches}
     known |= {each.dispatch: "delegate" for each in facts.delegated}
     if name not in known:
@@ -96,10 +100,25 @@ def _op(facts: Facts, name: str) -> _Subject | None:
     ops = tuple(
         home
         for home in facts.homes
-        if (home.op == number if number else name in (home.what, home.what.split()[-1]))
+        if (_is_named(home, number) if number else name in (home.what, home.what.split()[-1]))
     )
-    gone = () if ops else tuple(home for home in facts.gone if home.op == number and number)
+    gone = () if ops or not number else tuple(h for h in facts.gone if _is_named(h, number))
     return _Subject(name, ops, _dispatches(ops), gone=gone) if ops or gone else None
+
+
+def _is_named(home: Home, name: str) -> bool:
+    return name == home.op or name in home.also
+
+
+def _buffer(facts: Facts, name: str) -> _Subject | None:
+    """Of that name, or of that path of names: in several bodies there may be others of the name."""
+    exact = [each for each in facts.buffers if each.buffer == name]
+    found = exact or [each for each in facts.buffers if each.buffer.rpartition("/")[2] == name]
+    if not found:
+        return None
+    writers = dict.fromkeys(writer for each in found for writer in each.writers)
+    what = ", ".join(dict.fromkeys(each.what for each in found))
+    return _Subject(name, (), tuple(writers), buffer=what)
 
 
 def _function(facts: Facts, name: str) -> _Subject | None:
@@ -148,7 +167,10 @@ def _said(facts: Facts, one: _Subject, other: _Subject) -> Iterator[str]:
 def _where(subject: _Subject) -> str:
     if subject.gone:
         op = subject.gone[0]
-        return f"({op.what}) is {op.gone}: nothing is left to compute of it"
+        return f"({op.what}) is {op.gone}"
+    if subject.buffer:
+        written = f"written by {_names(subject.dispatches)}" if subject.dispatches else "only read"
+        return f"({subject.buffer}) is {written}"
     if subject.folded:
         first = subject.folded[0]
         more = f", and {len(subject.folded) - 1} more" if len(subject.folded) > 1 else ""

@@ -15,6 +15,7 @@ import pytest
 import stagejit
 from stagejit.bench.workloads.catalogue import WORKLOADS
 from stagejit.decisions import path_inside
+from stagejit.dispatch.origins.naming import named_values
 from stagejit.inspect.explain import Explanation
 from stagejit.inspect.explain.notes import Facts
 from stagejit.pipeline import Compilation
@@ -120,6 +121,27 @@ def test_why_answers_for_all_dispatches_lines_and_ops(
         text = explanation.why(each.first, each.second)
         assert str(each.reasons[0]) in text
         assert f"@{each.second} reads {each.what}, which @{each.first} makes" in text
+
+
+_NAMED = re.compile(r"(%[^\s:,()]+): ")  # where a text of the graph says what a name is
+
+
+def test_why_answers_for_every_name_of_the_texts(
+    made: tuple[Explanation, Compilation],
+) -> None:
+    explanation, compilation = made
+    if explanation.left_to_xla:
+        return
+    names = [name for _, name in named_values(compilation.graph)]
+    text = compilation.texts()["graph"]()
+    assert {name.rpartition("/")[2] for name in names} == {*_NAMED.findall(text)}
+    for path, plan in levels(compilation.plan):
+        names += [f"{path}{buffer.name}" for buffer in plan.buffers]
+        names += [buffer.name for buffer in plan.buffers]
+        names += [f"@{path}{dispatch.name}" for dispatch in plan.dispatches]
+    for name in dict.fromkeys(names):
+        said = explanation.why(name, name)
+        assert said.startswith(f"{name} "), said
 
 
 # -- names ---------------------------------------------------------------------------------------
