@@ -1,5 +1,6 @@
 """simplify-loops: what does not change is no carry, what nobody wants is not computed, what each
-iteration would compute again is computed once, what it would store again is repeated afterwards.
+iteration would compute again is computed once, what it would store again is repeated afterwards;
+what turns once is no loop.
 
 Input: the whole graph, whose bodies have been rewritten already. Output: loops with fewer carries,
 slices, constants and results, and constants that are computed before them. Invariant: nothing is
@@ -32,8 +33,29 @@ FREE_NBYTES = 1 << 20
 def simplify_loops(log: Log) -> None:
     """loop %w, %c body (%w, f %c, exp %w)  -->  loop %c body (f %c, %e), %e = exp %w before"""
     for op in log.graph.ops():
-        if op.definition.is_loop and op in log.graph.nx:
+        if op.definition.is_loop and op in log.graph.nx and not _inline(log, op):
             simplify_loop(log, op)
+
+
+def _inline(log: Log, op: Op) -> bool:
+    """loop %c, %x trip=1 body (f %c, g %x)  -->  f %c, reshape (g (reshape %x))"""
+    body: Graph = op.attrs["body"]
+    if op.attrs["trip"] != 1 or any(each.attrs.get("effects") for each in body):
+        return False
+    parts = LoopOperands.of(op)
+    slices = [build(log.graph, "reshape", [x], op.loc, shape=x.shape[1:]) for x in parts.xs]
+    outside = (*parts.inits, *slices, *parts.constants)
+    known = dict(zip(body.inputs, outside, strict=True))
+    used = sorted(log.graph.uses_by_result(op))
+    made = cloned(log.graph, list(dict.fromkeys(body.outputs[at] for at in used)), known)
+    values: list[Value | None] = [None] * len(op.results)
+    for at in used:
+        values[at] = value = made[body.outputs[at]]
+        if at >= len(parts.inits):
+            shape = op.results[at].shape
+            values[at] = build(log.graph, "reshape", [value], op.loc, shape=shape)
+    log.replace_results(NAME, op, values, "it turns once")
+    return True
 
 
 def simplify_loop(log: Log, op: Op) -> list[Op]:

@@ -149,8 +149,8 @@ class Plan:
     name: of the function. dispatches: what is launched. barriers: what waits for what; for each
         dispatch they stand before it. buffers: arguments, results, constants, weights, transients.
     delegated: the equations that are left to XLA. decisions: of all rewrites and fusions.
-    scalars: what the symbols in offsets stand for; see `at`. packs: operands of products that do not
-        lie in tiles, see `Pack`: which of them a call packs, `explain` says.
+    scalars: what the symbols in offsets stand for; see `at`. packs: operands of products that lie
+        in no tiles, see `Pack`: which of them a call packs, `explain` says.
     """
 
     name: str

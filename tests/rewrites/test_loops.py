@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
 
+import stagejit
 from stagejit.graph.interpreter import interpret
 from stagejit.graph.ir import Graph, Op
 from stagejit.graph.parser import parse
@@ -124,6 +126,55 @@ graph @f(%i: i32[], %n: i32[], %c: f32[64], %w: f32[64]) {
     }
   return %1
 }"""
+
+
+def test_what_turns_once_is_no_loop() -> None:
+    assert rewritten(STEP, """\
+        graph @f(%c: f32[3], %x: f32[1,3], %w: f32[3]) {
+          %0: f32[3], %1: f32[1,3] = loop %c, %x, %w carries=1 reverse=false trip=1 xs=1
+            graph @body(%a: f32[3] donated, %p: f32[3], %b: f32[3]) {
+              %0: f32[3] = map mul %a, %b
+              %1: f32[3] = map add %0, %p
+              return %1, %0
+            }
+          return %0, %1
+        }""") == "\n".join([
+            "%0: f32[3] = reshape %x",
+            "%1: f32[3] = map mul %c, %w",
+            "%2: f32[3] = map add %1, %0",
+            "%3: f32[1,3] = reshape %1",
+            "return %2, %3",
+        ])  # fmt: skip
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_what_turns_once_gives_the_same(reverse: bool) -> None:
+    def f(x: Any, c: Any) -> Any:
+        def body(c: Any, x: Any) -> Any:
+            inner = lax.scan(lambda c, x: (c @ x + 1, c.sum()), c, x[None], reverse=reverse)
+            return lax.cond(c[0, 0] > 0, lambda c: c.at[0].set(2.0), jnp.tanh, inner[0]), inner[1]
+
+        return lax.scan(body, c, x[None], reverse=reverse)
+
+    staged = stagejit.jit(f)
+    assert "loop" not in staged.lower(X, X).as_text("graph")
+    for got, wanted in zip(jax.tree.leaves(staged(X, X)), jax.tree.leaves(f(X, X)), strict=True):
+        np.testing.assert_allclose(got, wanted, rtol=2e-6)
+
+
+def test_dont_inline_what_has_effects() -> None:
+    seen: list[int] = []
+
+    def f(x: Any) -> Any:
+        def body(c: Any, _: Any) -> Any:
+            jax.debug.callback(lambda: seen.append(1), ordered=True)
+            return c + 1, None
+
+        return lax.scan(body, x, None, length=1)[0]
+
+    np.testing.assert_array_equal(stagejit.jit(f)(X), X + 1)
+    jax.effects_barrier()
+    assert seen == [1]
 
 
 def test_with_checks_nothing_is_computed_before_a_loop_that_may_not_turn() -> None:
