@@ -120,9 +120,13 @@ class OwnMachine(Extension):
 
 
 def machine_for(options: Options, usual: Callable[[], M], kind: type[M]) -> M:
-    """The first machine of that kind among the extensions, else the usual one."""
-    found = (own.machine for own in options.parts_of(OwnMachine))
-    return next((machine for machine in found if isinstance(machine, kind)), None) or usual()
+    """The machine of that kind among the extensions, else the usual one. Raises ExtensionError for
+    two: a program is made for one."""
+    found = [own for own in options.parts_of(OwnMachine) if isinstance(own.machine, kind)]
+    if len(found) > 1:
+        raise found[1].fault(f"is a second machine beside {found[0]}; give one of each kind")
+    machine = found[0].machine if found else None
+    return machine if isinstance(machine, kind) else usual()
 
 
 def require_here(target: Target) -> None:

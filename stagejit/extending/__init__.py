@@ -74,6 +74,7 @@ from stagejit.extending.checks import (
     nothing,
     one_place,
     summary,
+    whole,
     wrong,
 )
 from stagejit.extension import Bundle, Extension, line_of
@@ -334,8 +335,7 @@ def tile(name: str, *, rows: int, vectors: int, kinds: str = "contract conv") ->
     Raises OptionsError for a name that is taken, or less than one row or vector.
     """
     loc = named(name, line_of())
-    if min(rows, vectors) < 1:
-        raise wrong(f"a tile of {rows} rows of {vectors} vectors", loc, "give at least 1 of each")
+    whole(loc, "a tile", rows=rows, vectors=vectors)
     size = TileSize(rows, vectors)
 
     def tiled(region: Any, target: Target) -> Any:

@@ -8,6 +8,7 @@ and a place that there is.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, TypeVar
 
@@ -22,6 +23,7 @@ from stagejit.options import SWITCHES, suggested
 
 _MACHINES = {"cpu": "a CPU", "cuda": "a GPU"}
 BACKENDS = tuple(_MACHINES)
+VECTORS_NBYTES = (8, 16, 32, 64, 128)  # of registers; kernels hold a vector in several, if need be
 M = TypeVar("M", bound=Machine)
 
 
@@ -128,6 +130,21 @@ def nothing(kind: str, backend: str, loc: Loc) -> Callable[..., Any]:
     return missing
 
 
+def _means_something(value: Any, default: Any) -> bool:
+    """Of numbers of machines: none is negative, infinite or NaN; zero says that there is none,
+    where that is the default."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return bool(value) or not default
+    return math.isfinite(value) and (value > 0 or (value == 0 and not default))
+
+
+def whole(loc: Loc, what: str, **numbers: Any) -> None:
+    """Raises OptionsError for what is no whole number of at least 1. what: has these numbers."""
+    for name, number in numbers.items():
+        if isinstance(number, bool) or not isinstance(number, int) or number < 1:
+            raise wrong(f"{what} of {number!r} {name}", loc, "give a whole number of at least 1")
+
+
 def changed(machine: M, name: str, numbers: dict[str, Any], loc: Loc) -> M:
     fields = {field.name: field.default for field in dataclasses.fields(machine)}
     del fields["name"]
@@ -136,6 +153,9 @@ def changed(machine: M, name: str, numbers: dict[str, Any], loc: Loc) -> M:
             known = ", ".join(sorted(fields))
             raise wrong(f"a machine has no number {key!r}", loc, f"give some of {known}")
         usual = getattr(machine, key)
-        if type(value) is not type(usual) or (not value and fields[key]):
+        if type(value) is not type(usual) or not _means_something(value, fields[key]):
             raise wrong(f"{key} is {value!r}", loc, f"give a value such as {usual!r}")
+        if key == "vector_nbytes" and value not in VECTORS_NBYTES:
+            allowed = ", ".join(map(str, VECTORS_NBYTES))
+            raise wrong(f"{key} is {value!r}", loc, f"give one of {allowed}")
     return dataclasses.replace(machine, **{"name": name, **numbers})

@@ -25,6 +25,7 @@ from stagejit.rewrites.rules import (
     Rule,
     declined,
     require_known_kinds,
+    require_own,
     rewrite,
 )
 from stagejit.rewrites.worklist import Sharing, Worklist
@@ -129,6 +130,7 @@ def run_steps(
         else:
             with own.running("failed as it rewrote a graph"):
                 step.run(log, options)
+            require_own(log.decisions[decided:], own)
         by = own or _whose(step, options, log.decisions[decided:])
         if by is not None:
             verify_returned(graph, promised, by)

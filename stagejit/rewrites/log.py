@@ -19,6 +19,7 @@ from stagejit.graph.printer import as_text
 from stagejit.graph.verifier import verify
 from stagejit.machine import Machine
 from stagejit.options import Options
+from stagejit.rewrites.rules import checked_reason
 
 
 @dataclass
@@ -34,14 +35,16 @@ class Log:
 
     def decline(self, name: str, op: Op, reason: str) -> None:
         """Record that a rewrite did not happen, once for each op and reason."""
-        decision = Decision(name, describe(op), False, reason, op.loc, self.graph)
+        decision = Decision(name, describe(op), False, checked_reason(reason), op.loc, self.graph)
         if decision not in self._seen:
             self._seen.add(decision)
             self.decisions.append(decision)
 
     def apply(self, name: str, op: Op, reason: str) -> None:
         """Record a rewrite whose replacements come later, or are several."""
-        self.decisions.append(Decision(name, describe(op), True, reason, op.loc, self.graph))
+        self.decisions.append(
+            Decision(name, describe(op), True, checked_reason(reason), op.loc, self.graph)
+        )
 
     def located(self, first_id: int, op: Op) -> list[Op]:
         """The ops that were added since `first_id`, which come from where `op` does."""

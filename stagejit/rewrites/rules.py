@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from stagejit.decisions import Decision
 from stagejit.errors import ExtensionError
 from stagejit.extension import Extension
 from stagejit.graph.definition import known_kinds
@@ -26,7 +27,22 @@ class Declined:
 
 def declined(reason: str) -> Declined:
     """What a rewrite returns when a guard fails: the reason, for the user to read."""
-    return Declined(reason)
+    return Declined(checked_reason(reason))
+
+
+def checked_reason(reason: str) -> str:
+    """Raises TypeError for what is no text; of an extension that is an ExtensionError."""
+    if not isinstance(reason, str) or not reason.strip():
+        raise TypeError(f"a reason is a text that says why, not {reason!r}")
+    return reason
+
+
+def require_own(decisions: Iterable[Decision], extension: Extension) -> None:
+    """Raises ExtensionError for decisions of an extension under the name of another rewrite."""
+    for decision in decisions:
+        if decision.rewrite != extension.name:
+            said = f"recorded a decision of {decision.rewrite!r}"
+            raise extension.fault(f"{said}; its name is {extension.name!r}")
 
 
 Outcome = Value | Declined | None

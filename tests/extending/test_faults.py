@@ -283,13 +283,42 @@ def test_a_kernel_of_another_region(fault: Callable[..., str]) -> None:
     fault(first_one, lambda x: (jnp.exp(x), jnp.sin(x[:2].T) * 3))
 
 
-def test_machines(fault: Callable[..., str]) -> None:
-    def product(x: Any) -> Any:
-        y = jnp.concatenate([x] * 16, axis=1)
-        y = jnp.concatenate([y] * 22)
-        return y @ y.T
+@pytest.mark.parametrize("order", [1, -1])
+def test_two_machines_of_one_kind(fault: Callable[..., str], order: int) -> None:
+    pair = (extending.cpu("one", cores=1), extending.cpu("many", cores=64))[::order]
+    options = stagejit.Options(extensions=pair)
+    with pytest.raises(ExtensionError, match=f"'{pair[1].name}' is a second machine beside") as e:
+        stagejit.jit(f, options=options).plan(X)
+    assert str(e.value.loc).startswith(__file__)
+    stagejit.jit(f, options=stagejit.Options(extensions=(pair[0], extending.gpu("other")))).plan(X)
 
-    fault(extending.cpu("wrong", vector_nbytes=24), product)
+
+def of_a_number(graph: w.Graph, op: w.Op) -> Any:
+    """a  -->  b"""
+    return extending.declined(3)  # type: ignore[arg-type]
+
+
+def test_reasons_are_texts(fault: Callable[..., str]) -> None:
+    made = extending.rewrite("mine", roots="map")(of_a_number)
+    assert "a reason is a text that says why, not 3" in fault(made)
+    for reason in (None, "", 7):
+
+        def whole(log: Any, reason: Any = reason) -> None:
+            log.decline("mine", next(op for op in log.graph.ops() if op.results), reason)
+
+        said = fault(extending.graph_rewrite("mine", after="simplify")(whole))
+        assert f"a reason is a text that says why, not {reason!r}" in said
+
+
+def test_decisions_have_the_name_of_whose_they_are(fault: Callable[..., str]) -> None:
+    def whole(log: Any, views: Any = None) -> None:
+        log.decline("fuse-insert", next(op for op in log.graph.ops() if op.results), "so")
+
+    said = fault(extending.graph_rewrite("mine", after="simplify")(whole))
+    assert "recorded a decision of 'fuse-insert'; its name is 'mine'" in said
+    step = extending.steps()["dispatch"][-1]
+    said = fault(extending.dispatch_rewrite("mine", after=step)(whole))
+    assert "recorded a decision of 'fuse-insert'" in said
 
 
 # -- the last resort

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -45,6 +46,19 @@ CASES: dict[str, Callable[[], Any]] = {
     "there is no CPU 'vax'": lambda: extending.cpu("mine", like="vax"),
     "has no number 'core'": lambda: extending.cpu("mine", core=3),
     "cores is 'many'": lambda: extending.cpu("mine", cores="many"),
+    "cores is -1": lambda: extending.cpu("mine", cores=-1),
+    "cores is True": lambda: extending.cpu("mine", cores=True),
+    "bandwidth is nan": lambda: extending.cpu("mine", bandwidth=math.nan),
+    "bandwidth is inf": lambda: extending.gpu("mine", bandwidth=math.inf),
+    "clock is -1.0": lambda: extending.cpu("mine", clock=-1.0),
+    "l2_nbytes is -5": lambda: extending.cpu("mine", l2_nbytes=-5),
+    "turn_seconds is -1.0": lambda: extending.cpu("mine", turn_seconds=-1.0),
+    "shared_nbytes is -1": lambda: extending.gpu("mine", shared_nbytes=-1),
+    "vector_nbytes is 3": lambda: extending.cpu("mine", vector_nbytes=3),
+    "vector_nbytes is 24": lambda: extending.cpu("mine", vector_nbytes=24),
+    "a tile of 2.5 rows": lambda: extending.tile("mine", rows=2.5, vectors=2),  # type: ignore[arg-type]
+    "a tile of True vectors": lambda: extending.tile("mine", rows=2, vectors=True),
+    "a tile of -1 vectors": lambda: extending.tile("mine", rows=2, vectors=-1),
     "unknown GPU": lambda: extending.gpu("mine", like="V100"),
     "is declared by an OpDef": lambda: extending.op(17),  # type: ignore[arg-type]
     "op 'bare' is elementwise and has no code": lambda: extending.op(

@@ -31,6 +31,7 @@ from stagejit.graph.ops.control import bodies_of, carried_inputs
 from stagejit.graph.verifier import verify
 from stagejit.options import Options
 from stagejit.rewrites.driver import Log, Watch, returned_by, verify_returned
+from stagejit.rewrites.rules import require_own
 from stagejit.symbolic import Int
 
 Rewrite = Callable[[Log, Views], None]
@@ -95,6 +96,7 @@ def rewrite_dispatches(
         with running:
             step(log, views)
         if own is not None:
+            require_own(log.decisions[decided:], own)
             verify_returned(graph, promised, own)
         if graph.next_id > first_new:
             graph.eliminate_dead()
