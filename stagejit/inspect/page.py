@@ -18,11 +18,15 @@ from __future__ import annotations
 
 import functools
 import html
+import re
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from importlib import resources
 
 from stagejit.inspect.theme import theme_css
+
+# Of XML 1.0, "Char".
+_NO_CHARACTER = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 class Markup(str):
@@ -33,7 +37,12 @@ class Markup(str):
 
 def markup(content: object) -> Markup:
     """Markup as it is, anything else as escaped text."""
-    return content if isinstance(content, Markup) else Markup(html.escape(str(content)))
+    return content if isinstance(content, Markup) else Markup(_escaped(content))
+
+
+def _escaped(content: object) -> str:
+    """What is no character of XML is shown as one that stands for it."""
+    return html.escape(_NO_CHARACTER.sub("\N{REPLACEMENT CHARACTER}", str(content)))
 
 
 def joined(contents: Iterable[object]) -> Markup:
@@ -46,7 +55,7 @@ def element(tag: str, *contents: object, classes: str = "", **attributes: object
     for a hyphen; attributes that are None are left out."""
     given = {"class": classes or None, **attributes}
     written = "".join(
-        f' {name.rstrip("_").replace("_", "-")}="{html.escape(str(value))}"'
+        f' {name.rstrip("_").replace("_", "-")}="{_escaped(value)}"'
         for name, value in given.items()
         if value is not None
     )

@@ -14,6 +14,7 @@ from typing import cast
 from stagejit.dispatch.packs import Pack
 from stagejit.errors import ParseError
 from stagejit.formulas import evaluate
+from stagejit.graph.text.quoting import QUOTED, unquoted
 from stagejit.graph.text.tokens import read_layout
 from stagejit.index.box import Box
 from stagejit.schedule.plan import (
@@ -39,7 +40,7 @@ _NAME = r"[\w.<>\-]+(?:\[\w+\])*"
 _BOX = r"\[((?:[\w+*-]+:[\w+*-]+(?::\d+)?(?:, )?)*)\]"
 _SIZE = re.compile(r"size (\w+)")
 _SYMBOL = re.compile(r"symbol (\w+) in (-?\d+):(-?\d+) = (.+?)(?: counts (-?\d+) ([+-]) (\d+)\*i)?")
-_HEADER = re.compile(r"plan @(\S+) \{")
+_HEADER = re.compile(rf"plan @({QUOTED}) \{{")
 _BUFFER = re.compile(
     rf"buffer ({_NAME}): ([\w.<>]+)\[([\w,+*-]*)\]({{[\d,;]+}})?"
     r" (argument|weight|result|transient|constant)(?: (\d+))?(?: (?:slot (\d+)|(passed|unplaced)))?"
@@ -53,7 +54,7 @@ _BARRIER = re.compile(r"barrier (.*?)  // (RAW|WAR|WAW|FULL|ORDER) @(\S+) -> @(\
 _PACK = re.compile(r"pack @(\S+) operand (\d+) (\S+) as ({[\d,;]+})  // (\d+) bytes")
 _DELEGATED = re.compile(r"delegated @(\S+) (.*?)  // (.*)")
 _BODY = re.compile(
-    rf"body @(\S+) of @(\S+) (?:until its condition fails|(\d+) times)"
+    rf"body @({QUOTED}) of @(\S+) (?:until its condition fails|(\d+) times)"
     rf"(?: on (\d+) threads)?(?: in ({_NAME}))? \{{"
 )
 _BINDING = re.compile(rf"bind ({_NAME}) = ({_NAME})(?: \+ (\d+))?(?: ([+-]) (\d+)\*i)?")
@@ -71,7 +72,7 @@ def parse_plan(text: str) -> Plan:
         raise ParseError("a plan starts with 'plan @name {' and ends with '}'")
     (name,) = _match(_HEADER, *lines[0])
     rest = iter(lines[1:])
-    made = _plan(name, rest, _Lines())
+    made = _plan(unquoted(name), rest, _Lines())
     for number, line in rest:
         raise ParseError(f"line {number}: nothing follows the end of a plan: {line!r}")
     return made
@@ -155,7 +156,7 @@ def _values(scalars: Mapping[str, HostScalar]) -> dict[str, Int]:
 def _body(number: int, line: str, lines: Iterator[tuple[int, str]]) -> Body:
     name, _, trip, threads, workspace = _match(_BODY, number, line)
     found = _Lines()
-    plan = _plan(name, lines, found)
+    plan = _plan(unquoted(name), lines, found)
     return Body(
         plan,
         _int(trip),

@@ -16,6 +16,7 @@ import networkx as nx
 from stagejit.decisions import Decision
 from stagejit.dispatch.packs import Pack
 from stagejit.errors import OptionsError
+from stagejit.graph.text.quoting import quoted
 from stagejit.index.box import Box
 from stagejit.loc import UNKNOWN, Loc
 from stagejit.locks import remembered
@@ -342,7 +343,7 @@ class Plan:
 
     def as_text(self) -> str:
         """See STYLE: buffers, then dispatches in order, each after the barriers it waits for."""
-        return "\n".join([f"plan @{self.name} {{", *self._lines(), "}"])
+        return "\n".join([f"plan @{quoted(self.name)} {{", *self._lines(), "}"])
 
     def _lines(self) -> list[str]:
         lines = [f"  size {name}" for name in self.sizes]
@@ -401,7 +402,7 @@ def _body_lines(dispatch: Dispatch, body: Body) -> list[str]:
     threads = f" on {body.threads} threads" if body.threads > 1 else ""
     within = f" in {body.workspace}" if body.workspace else ""
     return [
-        f"body @{body.plan.name} of @{dispatch.name} {times}{threads}{within} {{",
+        f"body @{quoted(body.plan.name)} of @{dispatch.name} {times}{threads}{within} {{",
         *(f"  {binding}" for binding in body.bindings),
         *(f"  {carry}" for carry in (*body.carries, *body.counters)),
         *body.plan._lines(),

@@ -19,6 +19,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from stagejit.graph import python_functions
+from stagejit.graph.text.quoting import quoted
 from stagejit.inspect.profiles.regions import extremes
 from stagejit.loc import UNKNOWN, Loc
 from stagejit.runtime.cpu.encoding import chunk_count, places_of
@@ -104,7 +105,7 @@ class DispatchTimes:
     @property
     def name(self) -> str:
         """Of the function and the dispatch."""
-        return f"{self.function} {self.dispatch}"
+        return f"{quoted(self.function) if self.function else ''} {self.dispatch}"
 
 
 @dataclass

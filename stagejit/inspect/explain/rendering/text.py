@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from stagejit.graph.text.quoting import quoted
 from stagejit.inspect.explain import what_if
 from stagejit.inspect.explain.notes import Between, Facts, Launched, PartOf
 from stagejit.inspect.explain.rendering.compilations import lines_of, steps_of
@@ -27,8 +28,8 @@ _MOST_NAMES = 6  # of those that an item stands for
 def text_of(facts: Facts, *, kernels: bool, collapse: bool) -> str:
     """One block for each source line: the line, then its notes, each behind its sign."""
     if facts.left_to_xla:
-        return "\n".join([f"{facts.name}: {without_us(facts)}", *lines_of(facts.past)])
-    lines = [f"{facts.name}: {summary_of(facts, kernels=kernels)}", *lines_of(facts.past)]
+        return "\n".join([f"{quoted(facts.name)}: {without_us(facts)}", *lines_of(facts.past)])
+    lines = [f"{quoted(facts.name)}: {summary_of(facts, kernels=kernels)}", *lines_of(facts.past)]
     if kernels and facts.compile_times is not None:
         lines.append(steps_of(facts.compile_times))
     lines += what_if.lines_of(facts.what_if)
