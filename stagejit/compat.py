@@ -49,6 +49,41 @@ def trace_context() -> Any:
     return config.trace_context()
 
 
+def trace_settings() -> tuple[tuple[str, str], ...]:
+    """The same in words, by the names that JAX has for it; equal iff that is, as far as texts and
+    hashes tell."""
+    found = trace_context()
+    names = _trace_names()
+    if len(names) != len(found):  # then nobody knows which is which
+        names = tuple(f"trace context {number}" for number in range(len(found)))
+    texts: dict[str, list[str]] = {}
+    for name, value in zip(names, found, strict=True):  # there may be several contexts of users
+        texts.setdefault(name, []).append(_setting_text(value))
+    return tuple((name, "; ".join(each)) for name, each in texts.items())
+
+
+@functools.cache
+def _trace_names() -> tuple[str, ...]:
+    """None where this JAX does not tell."""
+    names = getattr(getattr(config, "config_ext", None), "trace_context_names", None)
+    try:
+        return tuple(map(str, names() if callable(names) else names or ()))
+    except TypeError:
+        return ()
+
+
+def _setting_text(value: Any) -> str:
+    """Objects that are shown by their address are told apart by their hash."""
+    text = str(value)
+    if " at 0x" in text and hasattr(value, "axis_sizes"):  # named axes
+        text = str(value.axis_sizes)
+
+    def marked(_: re.Match[str]) -> str:
+        return f" #{hash(value) & 0xFFFFFF:x}"
+
+    return re.sub(r" at 0x[0-9a-f]+", marked, text)
+
+
 def loc_of(equation: Any) -> Loc:
     """The innermost line of the user's program that made a JAX equation; UNKNOWN where JAX kept
     none."""

@@ -11,8 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-import jax
-
+from stagejit.compat import trace_settings
 from stagejit.options import Options
 from stagejit.runtime.compilations.passing import (
     UNKNOWN,
@@ -24,18 +23,12 @@ from stagejit.runtime.compilations.passing import (
 
 KEPT = 32
 _MOST_SAID = 6  # changes of arguments
-_SETTINGS = (
-    "jax_enable_x64",
-    "jax_default_matmul_precision",
-    "jax_numpy_dtype_promotion",
-    "jax_numpy_rank_promotion",
-    "jax_default_prng_impl",
-    "jax_threefry_partitionable",
-    "jax_debug_nans",
-    "jax_debug_infs",
-    "jax_default_device",
-    "jax_softmax_custom_jvp",
-)
+_WORDS = {  # of what traces depend on and is no setting
+    "mesh_context_manager": "the mesh",
+    "abstract_mesh_context_manager": "the abstract mesh",
+    "axis_env_state": "named axes around it",
+    "user_context": "what is set around it",
+}
 
 
 @dataclass(frozen=True)
@@ -60,8 +53,9 @@ class Argument:
 @dataclass(frozen=True)
 class Signature:
     """What a compilation depends on. arguments: the leaves of those that are not static. settings:
-    of `jax.config`, by name. is_inside: it is a part of another program, or of a transformed one
-    (`grad`, `vmap`), not a call of the function."""
+    all that a trace depends on beside them, `jax.config` and meshes, by name. is_inside: it is a
+    part of another program, or of a transformed one (`grad`, `vmap`), not a call of the function.
+    """
 
     arguments: tuple[Argument, ...]
     passed: Passed
@@ -89,10 +83,17 @@ class Signature:
             *arguments,
             *changed_statics(self.passed.static, before.passed.static),
             *self._structures(before),
-            *_changed_options(self.options, before.options),
-            *_changed("jax.config.", dict(self.settings), dict(before.settings)),
+            *(options := [*_changed_options(self.options, before.options)]),
+            *self._settings(before, told=bool(options)),
             *_changed("", {"the platform": self.platforms}, {"the platform": before.platforms}),
         )
+
+    def _settings(self, before: Signature, *, told: bool) -> Iterator[str]:
+        """told: options are, which are set around a call, too."""
+        now = dict(self.settings)
+        if told:
+            now.pop(_WORDS["user_context"], None)
+        yield from _changed("", now, dict(before.settings))
 
     def _structures(self, before: Signature) -> Iterator[str]:
         """Where other leaves are told already, their containers are not."""
@@ -132,6 +133,8 @@ class Past:
     def __str__(self) -> str:
         times = self.compiled[-1].number if self.compiled else 0
         known = "" if self.call is None else "known" if self.is_known else "not compiled yet"
+        if times > len(self.compiled) and not self.is_known and known:
+            known = f"not among the last {len(self.compiled)}"
         said = f"{times} compiled so far"
         why = f", because {'; '.join(self.causes)}" if self.causes else ""
         return f"{said}; this call: {known}{why}" if known else said
@@ -218,16 +221,23 @@ def _layout(layout: Any) -> str:
 
 
 def _sharding(sharding: Any) -> str:
-    spec = getattr(sharding, "spec", None)
+    """A mesh and a spec tell shardings apart on one device, too."""
+    spec, mesh = getattr(sharding, "spec", None), getattr(sharding, "mesh", None)
     devices = getattr(sharding, "num_devices", 1)
-    if not isinstance(devices, int) or devices < 2:
+    if not isinstance(devices, int) or (devices < 2 and spec is None):
         return ""
-    return f"on {devices} devices{'' if spec is None else f' by {spec}'}"
+    axes = ", ".join(f"{name}: {size}" for name, size in dict(getattr(mesh, "shape", {})).items())
+    where = f"on {devices} device{'s' * (devices != 1)}"
+    return where if spec is None else f"{where} by {spec} of a mesh ({axes})"
 
 
 def _settings() -> tuple[tuple[str, str], ...]:
-    found = ((name, getattr(jax.config, name, None)) for name in _SETTINGS)
-    return tuple((name, str(value)) for name, value in found)
+    """What JAX traces anew for, beside arguments."""
+    return tuple(
+        (f"jax.config.{name}" if name.startswith("jax_") else _WORDS.get(name, name), value)
+        for name, value in trace_settings()
+        if name != "jax_disable_jit"  # with which nothing is compiled
+    )
 
 
 # -- in words -------------------------------------------------------------------------------------

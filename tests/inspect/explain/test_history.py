@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import gc
 import logging
 import threading
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -14,8 +16,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.experimental.layout import Format, Layout
+from jax.sharding import PartitionSpec
 
 import stagejit
+from stagejit import compat
 from stagejit.inspect.explain.rendering.compilations import steps_of
 from stagejit.options import Options
 from stagejit.runtime.compilations.compile_times import CompileTimes
@@ -287,3 +291,85 @@ def test_compile_times_are_told_with_what_depends_on_the_machine() -> None:
 def test_the_steps_that_took_long_come_first() -> None:
     times = CompileTimes("f", {"trace": 0.5, "form": 1.0, "place": 0.001, "load": 0.25})
     assert steps_of(times) == "compiled in 1.75 s: form 1 s, trace 500 ms, load 250 ms"
+
+
+def a_mesh() -> Any:
+    return jax.sharding.Mesh(np.array(jax.devices()[:1]), ("i",))
+
+
+AROUND: dict[str, Callable[[], Any]] = {
+    "precision": lambda: jax.default_matmul_precision("float32"),
+    "debug_nans": lambda: jax.debug_nans(True),
+    "device": lambda: jax.default_device(jax.devices()[0]),
+    "x64": lambda: jax.enable_x64(True),
+    "ranks": lambda: jax.numpy_rank_promotion("raise"),
+    "leaks": jax.checking_leaks,
+    "keys": lambda: jax.default_prng_impl("rbg"),
+    "options": lambda: stagejit.Options(disable=("fuse-epilogues",)),
+    "scope": lambda: jax.named_scope("here"),
+    "enabled": stagejit.enabled,
+    "mesh": lambda: jax.set_mesh(a_mesh()),
+    "no jit": jax.disable_jit,
+    "nothing": contextlib.nullcontext,
+}
+
+
+@pytest.mark.parametrize("name", AROUND)
+def test_what_is_foretold_around_a_call_happens(name: str) -> None:
+    f, x = scaled(), X8
+    f(x)
+    before = len(past(f, x).compiled)
+    with AROUND[name]():
+        foretold = past(f, x)
+        f(x)
+        after = past(f, x)
+    compiled = len(past(f, x).compiled) - before
+    assert foretold.is_known == (compiled == 0), foretold.causes
+    assert after.is_known
+    if compiled:
+        (cause,) = foretold.causes
+        assert " at 0x" not in cause
+        assert past(f, x).compiled[-1].causes == foretold.causes
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        lambda x: np.asarray(x),
+        lambda x: jax.device_put(x, jax.devices()[0]),
+        lambda x: jax.device_put(x, jax.sharding.NamedSharding(a_mesh(), PartitionSpec())),
+        lambda x: jax.device_put(x, jax.sharding.NamedSharding(a_mesh(), PartitionSpec("i"))),
+        lambda x: x.astype(jnp.int32),
+    ],
+    ids=["NumPy", "committed", "mesh", "cut", "integers"],
+)
+def test_what_is_foretold_of_an_argument_happens(given: Callable[[Any], Any]) -> None:
+    f, x = scaled(), jnp.asarray(X8)
+    f(x)
+    other = given(x)
+    foretold = past(f, other)
+    f(other)
+    assert foretold.is_known == (len(past(f, x).compiled) == 1), foretold.causes
+    assert past(f, other).is_known
+
+
+def test_what_is_forgotten_is_not_said_to_be_new() -> None:
+    f = scaled()
+    for size in range(1, 36):
+        f(np.ones(size, np.float32))
+    text = str(past(f, np.ones(1, np.float32)))
+    assert "35 compiled so far; this call: not among the last 32, because x changed" in text
+    assert "known" in str(past(f, np.ones(35, np.float32)))
+
+
+def test_traces_depend_on_what_jax_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By its names where it tells them, else by their places."""
+    named = dict(compat.trace_settings())
+    assert "jax_enable_x64" in named
+    monkeypatch.setattr(compat, "_trace_names", lambda: ())
+    unnamed = dict(compat.trace_settings())
+    assert "; ".join(sorted(unnamed.values())) == "; ".join(
+        sorted(text for texts in named.values() for text in texts.split("; "))
+    )
+    assert "trace context 0" in unnamed
+    assert not any(" at 0x" in text for text in named.values())
