@@ -112,7 +112,8 @@ def _store(log: Log, op: Op, stored: dict[Value, Stored], first_id: int) -> None
             continue
         weight = graph.weights.get(value)
         reason = (weight and weight.kept) or _why_not(graph, op, at, form, first_id)
-        reason = reason or _not_held([graph.weights[w] for w in behind], form)
+        paired = _axes_of(op, at)[1] is not None
+        reason = reason or _not_held([graph.weights[w] for w in behind], form, paired)
         if reason:
             log.decline(NAME, op, reason)
             if weight is not None:  # nor in any other program
@@ -161,16 +162,17 @@ def _why_not(graph: Graph, op: Op, at: int, form: str, first_id: int) -> str:
     return ""
 
 
-def _not_held(weights: Sequence[Weight], form: str) -> str:
+def _not_held(weights: Sequence[Weight], form: str, paired: bool) -> str:
     """Why the form cannot hold what one of the weights is now; empty where it can. What they
     become, and what is computed of several, is looked at when it is made, see `runtime/bound.py`.
+    paired: see `stored.py`.
     """
     for weight in weights:
         if not weight.kept and not weight.axes:
             is_finite, largest = weight.extent
             if not is_finite and not has_infinities(form):
                 weight.kept = _NO_NUMBERS
-            elif not stays_finite(form, largest):
+            elif not stays_finite(form, largest, paired):
                 weight.kept = _TOO_LARGE
     return next((w.kept for w in weights if w.kept in (_NO_NUMBERS, _TOO_LARGE)), "")
 

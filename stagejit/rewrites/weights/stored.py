@@ -135,12 +135,13 @@ def has_infinities(form: str) -> bool:
     return form not in _LARGEST
 
 
-def stays_finite(form: str, largest: float) -> bool:
+def stays_finite(form: str, largest: float, paired: bool = True) -> bool:
     """Whether finite numbers up to this magnitude are still finite once they are restored: smaller
-    ones are if the largest is, as no rounding changes an order."""
+    ones are if the largest is, as no rounding changes an order. paired: whether it is summed over
+    an axis of which two may be in a byte."""
     graph = Graph("largest")
-    value = graph.add_input("w", TensorType(f32, (2,)))  # two, which may be in a byte
-    graph.set_outputs([narrowed(graph, value, form, (), 0).restored(graph)])
+    value = graph.add_input("w", TensorType(f32, (2,)))
+    graph.set_outputs([narrowed(graph, value, form, (), 0 if paired else None).restored(graph)])
     (restored,) = interpret(graph, [[largest, largest]])
     return bool(np.isfinite(restored).all())
 

@@ -87,10 +87,14 @@ def test_results_are_finite_where_those_of_f32_are(
 
 
 @pytest.mark.parametrize(
-    ("form", "number"), [("bf16", 3.4e38), ("bf16", -LARGEST), ("int8", LARGEST)]
+    ("form", "number", "steps"),
+    [("bf16", 3.4e38, 64), ("bf16", -LARGEST, 64), ("int8", LARGEST, 64), ("int4", LARGEST, 63)],
 )
-def test_a_weight_that_would_be_infinite_stays_as_it_is(form: Any, number: float) -> None:
-    w, x = planted((number,), (1, 64, 48))[0], argument()
+def test_a_weight_that_would_be_infinite_stays_as_it_is(
+    form: Any, number: float, steps: int
+) -> None:
+    """Of an odd number of steps no two are in a byte: they are in 8 bits."""
+    w, x = planted((number,), (1, steps, 48))[0], argument()[:, :steps]
     bound = stagejit.bind(lambda w, x: x @ w, w, weights=form)
     np.testing.assert_allclose(bound(x), x @ w, rtol=1e-5, atol=1e-5)
     said = [d for d in bound.plan(x).decisions if d.rewrite == "store-weights"]
