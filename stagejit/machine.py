@@ -20,7 +20,8 @@ class Machine:
     with its own; of a GPU they run one kernel after the other together. turn_nbytes, turn_seconds:
     what a worker that goes along a line asks of memory at a time, and how long it waits for that;
     0: it asks ahead. lines_ahead: lines along what it reads and writes that a core has to ask for
-    before it is there; 0: its prefetchers do.
+    before it is there; 0: its prefetchers do. line_nbytes: of the caches; page_nbytes: the
+    smallest page of memory that its system has.
 
     The defaults are those of a small server, for graphs that are rewritten for no machine.
     """
@@ -39,6 +40,8 @@ class Machine:
     turn_nbytes: int = 0
     turn_seconds: float = 0.0
     lines_ahead: int = 0
+    line_nbytes: int = 64
+    page_nbytes: int = 4096
 
     @property
     def rows_at_once(self) -> int:

@@ -265,7 +265,7 @@ def _rewrite(c: Compilation) -> None:
 
 def _evaluate(c: Compilation) -> None:
     weights = [source for source in c.sources if isinstance(source, Weight)]
-    split = evaluate_weights(c.graph, weights, c.request.options)
+    split = evaluate_weights(c.graph, weights, c.request.options, c.target)
     if split.graph is not c.graph:
         for graph in (c.graph, *split.replaced):
             graph.dissolve(bodies=False)

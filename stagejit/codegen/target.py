@@ -28,6 +28,10 @@ _ELEM_NBYTES = {"bool": 1, "i1": 1, "i8": 1, "u8": 1, "i16": 2, "u16": 2, "f16":
 
 _CLOCK = 3.5e9  # a second, where the system does not tell; servers run at 2.5 to 4.5
 _CORE_BANDWIDTH = 20e9  # bytes a second; seen: 25 (Zen 3) to 38 (Zen 4) on idle machines
+# Of all cores, however many there are: two sockets of 12 channels of DDR5-4800, 38.4 GB/s each, as
+# those of Zen 4 have (460.8 GB/s a socket, by AMD's data sheets of EPYC 9004), of which streams get
+# some 0.8. Machines with more memory channels for each core are seen as slower than they are.
+_MOST_BANDWIDTH = 0.8 * 2 * 12 * 38.4e9
 _CACHE_NBYTES_A_CYCLE = 11.5  # of maps of 1 to 16 MiB, reads and writes; seen: 11 to 13 on Zen 4
 # CPUs that do other than the usual number of full-width multiply-adds in a cycle, as LLVM names
 # them. Usual are two, of AVX-512 one, which is made of two halves. Sources: the optimization guides
@@ -48,6 +52,7 @@ _FEW_MISSES |= dict.fromkeys(
      "icelake-server", "rocketlake", "tigerlake"), 12,
 )  # fmt: skip
 _FOUR_PIPES = ("neoverse-v", "neoverse-512tvb", "apple-m", "cortex-x")
+_APPLE = ("apple-m", "apple-a")  # their lines have 128 bytes, and their pages 16 KiB
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,12 +190,14 @@ def _make(
         l1_misses=_FEW_MISSES.get(cpu, _L1_MISSES),
         clock=clock,
         peak_flops=flops_per_cycle * clock,
-        bandwidth=min(_CORE_BANDWIDTH * cores, 45e9 + 10e9 * cores),
+        bandwidth=min(_CORE_BANDWIDTH * cores, 45e9 + 10e9 * cores, _MOST_BANDWIDTH),
         core_bandwidth=_CORE_BANDWIDTH,
         cache_bandwidth=_CACHE_NBYTES_A_CYCLE * clock,
         # Two thirds of what it may give: half of what loads may take, or 32 bytes a cycle.
         lines_ahead=_LINES_AHEAD if cpu in _ASK_AHEAD else 0,
         l2_bandwidth=max(32, ports * vector_nbytes / 2) * 2 / 3 * clock,
+        line_nbytes=128 if cpu.startswith(_APPLE) else 64,
+        page_nbytes=(16 << 10) if cpu.startswith(_APPLE) else 4096,
     )
 
 

@@ -114,3 +114,26 @@ def test_lists_of_cpus(text: str, cpus: set[int]) -> None:
 )
 def test_which_cores_ask_for_lines(cpu: str, asks: bool) -> None:
     assert bool(module._x86("some", cpu, Target.avx512().features).lines_ahead) is asks
+
+
+@pytest.mark.parametrize(
+    ("cpu", "line", "page"),
+    [("apple-m1", 128, 16384), ("neoverse-n1", 64, 4096), ("znver4", 64, 4096)],
+)
+def test_lines_and_pages(cpu: str, line: int, page: int) -> None:
+    triple = "x86_64-unknown-linux-gnu" if cpu.startswith("znver") else "aarch64-unknown-linux-gnu"
+    target = module._make(cpu, triple, cpu, "", module._ARM_CACHES, cores=8)
+    assert (target.line_nbytes, target.page_nbytes) == (line, page)
+
+
+def test_memory_gives_no_more_than_its_channels() -> None:
+    """Two sockets of 12 channels of DDR5-4800 have 922 GB/s at most; two cores have what they
+    ask for."""
+    given = [
+        module._make("", "x86_64-unknown-linux-gnu", "znver4", "", module._X86_CACHES, cores=cores)
+        for cores in (1, 2, 8, 64, 96, 192, 512)
+    ]
+    bandwidths = [target.bandwidth for target in given]
+    assert bandwidths == sorted(bandwidths)
+    assert bandwidths[1] == 2 * given[1].core_bandwidth
+    assert max(bandwidths) < 2 * 12 * 8 * 4.8e9

@@ -46,7 +46,6 @@ _UNROLLED = 4  # vectors of a row that is short enough to be straight code
 _STRAIGHT = 160  # operations of such a row; more of them overlap as well from one round to the next
 _LONG = 64  # operations beside which masking all vectors of a loop costs nothing
 _SQUARES = 8  # next to each other along the vector variable, where steps of the other cross pages
-_PAGE_NBYTES = 4096
 _TILE_BLOCK = 1 << 10  # elements of one item along the tile variable
 _SMALLEST_TILE_BLOCK = 1 << 7
 
@@ -178,7 +177,8 @@ class _Policy:
         stored = [store.value for store in self.loops.region.stores]
         accesses = [*self.loops.reads, *zip(stored, self.loops.offsets, strict=True)]
         crosses = any(
-            form.coeff(vector) == 1 and form.coeff(tile) * value.type.dtype.itemsize >= _PAGE_NBYTES
+            form.coeff(vector) == 1
+            and form.coeff(tile) * value.type.dtype.itemsize >= self.target.page_nbytes
             for value, form in accesses
         )
         return _SQUARES if crosses else 1

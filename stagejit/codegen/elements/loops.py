@@ -34,8 +34,6 @@ from stagejit.index.affine import Affine, Index, Var
 from stagejit.machine import Machine
 from stagejit.numbers import nbytes_text
 
-_LINE_NBYTES = 64
-
 
 @dataclass(frozen=True)
 class Ahead:
@@ -120,7 +118,7 @@ class Loops:
             streamed = tuple(
                 store
                 for store, offset in zip(region.stores, self.offsets, strict=True)
-                if large and _is_lines(store, offset, vector, self.lanes)
+                if large and _is_lines(store, offset, vector, self.lanes, self.target)
             )
             why = f"{len(streamed)} of {len(region.stores)} stores bypass the caches: {sizes}"
         return replace(self, streamed=streamed, choices=(*self.choices, Choice("stream", why)))
@@ -217,8 +215,8 @@ def _first_to_arrive(
     return frozenset(found.values())
 
 
-def _is_lines(store: Store, offset: Affine, vector: Var, lanes: int) -> bool:
-    size = store.value.type.dtype.itemsize
+def _is_lines(store: Store, offset: Affine, vector: Var, lanes: int, target: Machine) -> bool:
+    size, line = store.value.type.dtype.itemsize, target.line_nbytes
     steps = [offset.const, *(coeff for var, coeff in offset.terms if var is not vector)]
-    lines = lanes * size == _LINE_NBYTES and offset.coeff(vector) == 1 and offset.loops_only
-    return lines and all(step * size % _LINE_NBYTES == 0 for step in steps)
+    lines = lanes * size == line and offset.coeff(vector) == 1 and offset.loops_only
+    return lines and all(step * size % line == 0 for step in steps)

@@ -33,7 +33,6 @@ NAME = "split-scan"
 _PART_NBYTES = 128 << 10  # of a line's part: some microseconds
 _WORTH = 0.85  # of the time in one piece: what is less is lost in noise
 _LOG_SUM = 30  # steps of a sum of exponentials for one of a sum
-_LINE_NBYTES = 64  # of memory: workers that take less of a row each read all of it
 _ACCESS_NBYTES = 16  # the widest access of a thread
 _TURNS = 4  # that are on their way for a multiprocessor at once
 
@@ -92,7 +91,8 @@ class _Line:
         return _Line(
             (before, extent, behind),
             _tile(extent, max(_PART_NBYTES // (behind * dtype.itemsize), 1), unit),
-            before * -(-behind * dtype.itemsize // _LINE_NBYTES) if across else before,
+            # Workers that take less of a row than a line of the caches each read all of it.
+            before * -(-behind * dtype.itemsize // machine.line_nbytes) if across else before,
             each * (4 if across else 6 + 3 * (lanes.bit_length() - 1)),
             dtype.itemsize,
         )

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 
 from stagejit.decisions import Decision
 from stagejit.graph.ir import Graph, Op, Value
+from stagejit.machine import Machine
 from stagejit.options import Options
 from stagejit.rewrites.driver import describe
 from stagejit.rewrites.weights.determined import Determined, cloned_out, roots_of
@@ -39,7 +40,9 @@ NAME = "evaluate-weights"
 
 FREE_NBYTES = 512  # may be made of less: a few cache lines
 GROWTH = 1.2  # of all that is kept, times the weights, where the budget does not say
-_FLOPS, _BANDWIDTH = 1e10, 5e9  # a second, of one core: the estimate that the budget is for
+# The estimate that the budget is for: so many times what one core takes at its peak rates, as
+# kernels that are run once reach no peak.
+_SLOWER = 4.0
 
 
 @dataclass(frozen=True)
@@ -54,12 +57,14 @@ class Split:
     replaced: tuple[Graph, ...] = ()
 
 
-def evaluate_weights(graph: Graph, weights: Sequence[Weight], options: Options) -> Split:
+def evaluate_weights(
+    graph: Graph, weights: Sequence[Weight], options: Options, machine: Machine
+) -> Split:
     """f(%x, %w bound): g %x, (h %w)  -->  f(%x, %m bound): g %x, %m"""
     if not weights or not options.enabled(NAME):
         return Split(graph, tuple(weights), _measures(graph))
     bound = [value for value in graph.inputs if graph.is_bound(value)]
-    found = _Choice(graph, dict(zip(bound, weights, strict=True)))
+    found = _Choice(graph, dict(zip(bound, weights, strict=True)), machine)
     found.look()
     return found.split()
 
@@ -69,8 +74,8 @@ class _Choice:
     bodies may have, the first. readers: views of it that are read, see Note [One arrangement] of
     `made.py`; made: it, as one of them. read: bytes, by value."""
 
-    def __init__(self, graph: Graph, weights: Mapping[Value, Weight]) -> None:
-        self.graph, self.weights = graph, weights
+    def __init__(self, graph: Graph, weights: Mapping[Value, Weight], machine: Machine) -> None:
+        self.graph, self.weights, self.machine = graph, weights, machine
         self.determined = Determined.of(graph, weights)
         self.leaves = self.determined.leaves
         self.chosen: dict[Value, Value] = {}
@@ -156,7 +161,7 @@ class _Choice:
         spent = Counter[int]()  # by budget
         for value in list(self.made):
             behind = self.determined.behind([value], self.weights)
-            ms = 1e3 * sum(_seconds(op) for op in {each.op for each in behind})
+            ms = 1e3 * sum(_seconds(op, self.machine) for op in {each.op for each in behind})
             budgets = self._budgets(value)
             over = [each for each in budgets if spent[id(each)] + ms > each.ms]
             if over:
@@ -287,6 +292,7 @@ def _multiplies(op: Op) -> bool:
 _VIEW = "a view"
 
 
-def _seconds(op: Op) -> float:
-    nbytes = sum(value.type.nbytes for value in (*op.operands, *op.results))
-    return float(op.definition.flops(op)) / _FLOPS + float(nbytes) / _BANDWIDTH
+def _seconds(op: Op, machine: Machine) -> float:
+    nbytes = float(sum(value.type.nbytes for value in (*op.operands, *op.results)))
+    flops = float(op.definition.flops(op))
+    return _SLOWER * (flops / machine.peak_flops + nbytes / machine.core_bandwidth)

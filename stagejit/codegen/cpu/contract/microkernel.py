@@ -30,7 +30,6 @@ from stagejit.index.affine import Var
 # What stands around the loops of a tile's reduction, which it is given.
 Around = Callable[["SumTile", Node], Node]
 
-_LINE = 64  # bytes
 _UNROLLED = 4  # reduction axes up to this extent may be unrolled
 
 
@@ -330,7 +329,7 @@ class SumTile:
         lane, lanes, near = self.tiling.lane, self.tiling.lanes, self.tiling.near
         for view, offset, move in zip(self.kernel.operands, offsets, loop.moves, strict=True):
             if lane in view.depends and move == self.tiling.row:
-                line = max(_LINE // view.dtype.itemsize, 1)
+                line = max(self.tiling.line_nbytes // view.dtype.itemsize, 1)
                 for at in range(0, self.sizes[lane] * lanes, line):
                     self.b.prefetch(view.buffer, offset + (move * near + at))
 

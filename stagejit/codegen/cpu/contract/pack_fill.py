@@ -291,8 +291,9 @@ class Fill:
             return
         place, here = self._place(memory, leaf)
         here = here + memory.coeff(outer.source) * _ROWS_AHEAD
-        for at in range(0, row.length * leaf.type.dtype.itemsize, 64):
-            self.b.prefetch(place.buffer, here + at // leaf.type.dtype.itemsize)
+        itemsize = leaf.type.dtype.itemsize
+        for at in range(0, row.length * itemsize, self.tiling.line_nbytes):
+            self.b.prefetch(place.buffer, here + at // itemsize)
 
     def _place(self, memory: Affine, leaf: Value) -> tuple[Memory, Register]:
         """Where what is read here lies."""

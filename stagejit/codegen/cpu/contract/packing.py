@@ -141,7 +141,7 @@ def layout(source: Source, tiling: Tiling, dtype: DType) -> tuple[list[Dim], int
         order.sort(key=lambda var: lane in windows[var].at.vars())
     if split is not None:  # tiles go through all steps before they come to the next place
         order.sort(key=lambda var: (var is lane, var in tiling.reduce))
-    line = max(64 // dtype.itemsize, 1)
+    line = max(tiling.line_nbytes // dtype.itemsize, 1)
     placed: list[Dim] = []
     size = 1
     for var in reversed(order):

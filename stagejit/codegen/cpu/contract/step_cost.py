@@ -51,8 +51,6 @@ _WIDEN_VECTOR, _WIDEN_SCALAR = 2.0, 3.0
 # Scalars of each step that are on a line of their own: 2304x768x64 of bytes takes 1.33 ms on
 # Cascade Lake where these are widened as they lie, 1.16 with lanes along them.
 _APART_STALL = 0.15
-PAGE = 4096
-LINE = 64
 
 
 @dataclass(frozen=True)
@@ -121,7 +119,7 @@ class StepCosts:
                 stall = max(stall, reading.short_stall)
             waits += reading.waits if self.is_short(points) else 0.0
             # Twice as long as what a step waits for hides all, as seen on Zen 4 with AVX-512.
-            hidden = work / self.fma_rate > 2 * (_TLB_MISS + nbytes / LINE)
+            hidden = work / self.fma_rate > 2 * (_TLB_MISS + nbytes / self.target.line_nbytes)
             far |= reading.far and not hidden
         arithmetic = max(work, _LATENCY * self.fma_rate) / self.fma_rate
         if not any(reading.as_it_lies for reading in readings):
@@ -177,7 +175,8 @@ class StepCosts:
             return False
         stride = self.step_nbytes(source)
         most = MOST_STREAMED_STEPS if self.streams(source) else MOST_STEPS * 3 // 2
-        return 2 * min(self.steps, most) * math.gcd(stride, PAGE) > self.target.l2_nbytes
+        page = math.gcd(stride, self.target.page_nbytes)
+        return 2 * min(self.steps, most) * page > self.target.l2_nbytes
 
     def _short_rows(self, source: Source, lane: Var) -> tuple[int, float]:
         """Bytes of each row, of many, that are too few to read, and part of a step that it costs
@@ -191,11 +190,13 @@ class StepCosts:
     def _pages(self, source: Source) -> float:
         """On which the rows of a block lie."""
         rows = min(self.steps, MOST_STREAMED_STEPS if self.streams(source) else MOST_STEPS)
-        return rows * min(self.step_nbytes(source), PAGE) / PAGE
+        page = self.target.page_nbytes
+        return rows * min(self.step_nbytes(source), page) / page
 
     def near_steps(self, source: Source) -> int:
         """Steps whose rows lie on no more pages than the first TLB has entries."""
-        return _TLB_ENTRIES * PAGE // max(min(self.step_nbytes(source), PAGE), 1)
+        page = self.target.page_nbytes
+        return _TLB_ENTRIES * page // max(min(self.step_nbytes(source), page), 1)
 
     def row(self, vector: Source) -> int:
         """Elements that one step of the reduction reads, at one position of what both share."""

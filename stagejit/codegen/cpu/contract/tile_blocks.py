@@ -14,7 +14,7 @@ from stagejit.codegen.choices import Ranked, cheapest
 from stagejit.codegen.contraction.nest import Nest
 from stagejit.codegen.contraction.sources import Source
 from stagejit.codegen.cpu.contract.packing import panel_split
-from stagejit.codegen.cpu.contract.step_cost import LINE, MOST_STEPS
+from stagejit.codegen.cpu.contract.step_cost import MOST_STEPS
 from stagejit.codegen.cpu.contract.tile_search import Problem, TileSearch
 from stagejit.codegen.cpu.contract.tiling import Tiling
 from stagejit.codegen.elements.accesses import between_lanes
@@ -100,7 +100,8 @@ class BlockSearch(TileSearch):
             follows = panel_split(vector, tiling) is not None
         points = math.prod(split.most for split in tiling.splits)
         vectors = tiling.row // self.lanes
-        loads = points // vectors / 2 + vectors + tiling.row * vector.dtype.itemsize / LINE
+        lines = tiling.row * vector.dtype.itemsize / self.target.line_nbytes
+        loads = points // vectors / 2 + vectors + lines
         wanted = follows and self.is_short(points) and self.second_cycles(vector) > 0
         return math.ceil(_NEAR_CYCLES * self.fma_rate / points) if wanted and loads <= points else 0
 

@@ -15,7 +15,7 @@ from functools import cache, partial
 
 from stagejit.codegen.contraction.nest import Nest
 from stagejit.codegen.contraction.sources import Source
-from stagejit.codegen.cpu.contract.step_cost import LINE, PAGE, STREAM_VECTORS, StepCosts
+from stagejit.codegen.cpu.contract.step_cost import STREAM_VECTORS, StepCosts
 from stagejit.codegen.cpu.contract.tiling import Tiling
 from stagejit.codegen.nest.groups import Split
 from stagejit.codegen.target import Target
@@ -88,7 +88,12 @@ class TileSearch(StepCosts):
             splits = tuple(self._split(var, best.get(var, 1)) for var in self._axis_order())
             order, cut = self._reduce_order(), self.nest.cut
             step = None if cut is None else cut.step
-            found.append(Tiling(self.lane, self.lanes, splits, pack, order, cycles, cut=step))
+            line = self.target.line_nbytes
+            found.append(
+                Tiling(
+                    self.lane, self.lanes, splits, pack, order, cycles, cut=step, line_nbytes=line
+                )
+            )
         return found
 
     def _split(self, var: Var, most: int) -> Split:
@@ -110,9 +115,10 @@ class TileSearch(StepCosts):
         """Steps of the reduction fall on so few cache sets that they evict each other before they
         are read again, by the next columns or the next rows."""
         stride = self.step_nbytes(source)
-        if stride < LINE:
+        if stride < self.target.line_nbytes:
             return False
-        held = PAGE // math.gcd(stride, PAGE) * _WAYS
+        page = self.target.page_nbytes
+        held = page // math.gcd(stride, page) * _WAYS
         columns = math.prod(v.extent for v in self.nest.axes if v not in source.depends)
         often = columns > _MANY_VECTORS * self.lanes
         return held < self.steps and (held <= 2 * _WAYS or not often)

@@ -40,6 +40,7 @@ class Tiling:
     near: int = 0
     cut: Var | None = None
     panels: bool = True
+    line_nbytes: int = 64
 
     def __str__(self) -> str:
         """For example: 6 x 4 vectors along n of 1024, blocks of 256 steps, right packed."""

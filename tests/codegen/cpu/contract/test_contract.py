@@ -26,8 +26,10 @@ from tests.randomness import RNG
 
 
 def tiny() -> Target:
-    """This machine with caches so small that small problems are blocked, streamed and shared."""
-    return replace(Target.host(), l1_nbytes=512, l2_nbytes=4096, l3_nbytes=8192, cores=4)
+    """This machine with caches so small that small problems are blocked, streamed and shared, and
+    with lines and pages as Apple has them."""
+    small = replace(Target.host(), l1_nbytes=512, l2_nbytes=4096, l3_nbytes=8192, cores=4)
+    return replace(small, line_nbytes=128, page_nbytes=16 << 10)
 
 
 TARGETS = {"host": Target.host, "avx2": Target.avx2, "sse2": Target.sse2, "tiny": tiny}

@@ -189,3 +189,18 @@ def test_equal_problems_get_equal_tilings() -> None:
     assert [(s.most, s.parts) for s in first.tiling.splits] == [
         (s.most, s.parts) for s in second.tiling.splits
     ]
+
+
+@pytest.mark.parametrize("line", [64, 128])
+def test_packs_are_whole_lines_of_the_machine(line: int) -> None:
+    target = replace(_cpu("znver5"), line_nbytes=line)
+    found = plan(lambda a, b: a @ b, (1024, 300), (300, 1000), target=target)
+    assert found.tiling.line_nbytes == line
+    image, kernel = (1, 24, 61, 61), (32, 24, 3, 3)
+    conv = plan(lambda x, w: lax.conv(x, w, (2, 2), "VALID"), image, kernel, target=target)
+    for each in (found, conv):
+        for source in each.sources:
+            dims, size = layout(source, each.tiling, each.nest.dtype)
+            assert size * 4 % line == 0
+            phased = [dim for dim in dims if dim.modulus > 1]
+            assert all(dim.plane * 4 % line == 0 for dim in phased if dim.stride == 1)
