@@ -165,9 +165,9 @@ class Builder(Hoisting):
 
     # ---------------------------------------------------------------- vectors
 
-    def splat(self, a: Operand, lanes: int, elem: Type = I64) -> Value:
+    def splat(self, a: Operand, lanes: int) -> Value:
         if not isinstance(a, Value):
-            return self.const(a, elem.with_lanes(lanes))
+            return self.const(a, I64.with_lanes(lanes))
         if a.type.lanes:
             return a
         if a.const is not None:
