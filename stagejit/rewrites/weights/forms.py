@@ -26,6 +26,7 @@ from stagejit.rewrites.weights.stored import (
     Stored,
     along,
     has_infinities,
+    has_steps,
     narrowed,
     stays_finite,
 )
@@ -37,6 +38,8 @@ NAME = "store-weights"
 FEWEST_ELEMENTS = 1024
 _NO_NUMBERS = "it has an Inf or a NaN, which integers have not"
 _TOO_LARGE = "it has a finite number that would be infinite"
+_TOO_SMALL = "all of it is so small that its scale would be no normal number"
+_NOT_HELD = (_NO_NUMBERS, _TOO_LARGE, _TOO_SMALL)
 
 
 def store_weights(log: Log) -> None:
@@ -174,7 +177,9 @@ def _not_held(weights: Sequence[Weight], form: str, paired: bool) -> str:
                 weight.kept = _NO_NUMBERS
             elif not stays_finite(form, largest, paired):
                 weight.kept = _TOO_LARGE
-    return next((w.kept for w in weights if w.kept in (_NO_NUMBERS, _TOO_LARGE)), "")
+            elif not has_steps(form, largest, paired):
+                weight.kept = _TOO_SMALL
+    return next((w.kept for w in weights if w.kept in _NOT_HELD), "")
 
 
 def _only_products_read(graph: Graph, value: Value, first_id: int) -> bool:

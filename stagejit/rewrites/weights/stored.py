@@ -135,6 +135,15 @@ def has_infinities(form: str) -> bool:
     return form not in _LARGEST
 
 
+def has_steps(form: str, largest: float, paired: bool = True) -> bool:
+    """Whether the scale of numbers up to this magnitude is what the note says: one that would be
+    subnormal is the least of the normal numbers, of which small weights are few multiples."""
+    if largest == 0 or form not in _LARGEST:
+        return True
+    steps = _LARGEST[form if paired else "int8"]
+    return largest / steps >= _LEAST_SCALE
+
+
 def stays_finite(form: str, largest: float, paired: bool = True) -> bool:
     """Whether finite numbers up to this magnitude are still finite once they are restored: smaller
     ones are if the largest is, as no rounding changes an order. paired: whether it is summed over

@@ -13,7 +13,7 @@ import pytest
 from jax import lax
 
 import stagejit
-from stagejit.rewrites.weights.stored import has_infinities, stays_finite
+from stagejit.rewrites.weights.stored import has_infinities, has_steps, stays_finite
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -101,6 +101,46 @@ def test_a_weight_that_would_be_infinite_stays_as_it_is(
     reason = "it has a finite number that would be infinite"
     assert [(d.applied, d.reason) for d in said] == [(False, reason)]
     assert bound.weight_error == {}
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("size", [0.0, 1e-38, 1e-37, 1e-35, 1.0])
+def test_a_weight_whose_scale_would_be_no_normal_number_stays_as_it_is(
+    form: Any, size: float
+) -> None:
+    w, x = planted((), (1, 64, 48))[0] * np.float32(size), argument()
+    bound = stagejit.bind(lambda w, x: x @ w, w, weights=form)
+    steps = {"int8": 127, "int4": 7}.get(form)
+    largest = float(np.abs(w).max())
+    kept = steps is not None and 0 < largest < steps * 2.0**-126
+    (said,) = [d for d in bound.plan(x).decisions if d.rewrite == "store-weights"]
+    reason = "all of it is so small that its scale would be no normal number"
+    assert (said.applied, said.reason == reason) == (not kept, kept)
+    if kept:
+        assert bound.weight_error == {}
+        np.testing.assert_allclose(bound(x), x @ w, rtol=1e-4, atol=64 * 2.0**-126)
+    bound.update(np.ones_like(w))
+    np.testing.assert_allclose(bound(x), x @ np.ones_like(w), rtol=1e-2, atol=1e-2)
+
+
+def test_the_scale_of_numbers_that_do_not_pair_is_that_of_8_bits() -> None:
+    size = 100 * 2.0**-126
+    assert has_steps("int4", size)
+    assert not has_steps("int4", size, paired=False)
+    assert has_steps("bf16", size, paired=False)
+    assert not has_steps("int8", size)
+    assert has_steps("int8", 0.0)
+    assert has_steps("int8", 127 * 2.0**-126)
+
+
+@pytest.mark.parametrize("form", ["int8", "int4"])
+def test_what_an_update_with_a_tiny_weight_loses_is_said(form: Any) -> None:
+    w = planted((), (1, 64, 48))[0]
+    bound = stagejit.bind(lambda w, x: x @ w, w, weights=form)
+    bound(argument())
+    before = max(bound.weight_error.values())
+    bound.update(w * np.float32(1e-38))
+    assert max(bound.weight_error.values()) > before + 0.05
 
 
 @pytest.mark.parametrize("form", FORMS)

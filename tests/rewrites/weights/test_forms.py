@@ -235,13 +235,14 @@ def test_what_is_computed_of_finite_weights_may_be_too_large() -> None:
 
 
 @pytest.mark.parametrize("factor", [1e-44, 1e-30, 1e25, 1e38])
-def test_errors_of_weights_of_any_size_are_known(factor: float) -> None:
+def test_errors_of_weights_of_any_size_are_known_or_there_are_none(factor: float) -> None:
     w = np.clip(array(64, 48), -3, 3) * np.float32(factor)
     bound = stagejit.bind(lambda w, x: x @ w, w, weights="int8")
     bound(array(5, 64, seed=1))
+    if factor < 1e-37:  # no integers of a normal scale
+        assert bound.weight_error == {}
+        return
     (error,) = bound.weight_error.values()
-    if factor > 1e-37:
-        known = rounded(w, "int8", (0,)).astype(np.float64)
-        wanted = np.linalg.norm(known - w) / np.linalg.norm(w.astype(np.float64))
-        np.testing.assert_allclose(error, wanted, rtol=1e-3)
-    assert np.isfinite(error)
+    known = rounded(w, "int8", (0,)).astype(np.float64)
+    wanted = np.linalg.norm(known - w) / np.linalg.norm(w.astype(np.float64))
+    np.testing.assert_allclose(error, wanted, rtol=1e-3)
