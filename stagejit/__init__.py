@@ -23,12 +23,12 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from stagejit.api import jit
-from stagejit.decisions import Decision
+from stagejit.base.decisions import Decision
+from stagejit.base.importing import importing
+from stagejit.base.showing import drawn_by
 from stagejit.enabling import disable, enable, enabled
 from stagejit.errors import FallbackWarning, StagejitError
-from stagejit.importing import importing
 from stagejit.options import Options
-from stagejit.showing import drawn_by
 
 if TYPE_CHECKING:
     from stagejit.binding import Bound, bind

@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any, overload
 
 import jax
 
+from stagejit.base.importing import importing
 from stagejit.compat import hide_frames
 from stagejit.errors import FallbackWarning, OptionsError
-from stagejit.importing import importing
 from stagejit.options import TARGETS, Options, checked
 from stagejit.runtime.lowering import embedding, fallback, seams
 from stagejit.runtime.lowering.marks import Mark

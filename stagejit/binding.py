@@ -18,9 +18,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from stagejit.api import Traceable, jit
+from stagejit.base.extension import line_of
+from stagejit.base.locks import new_lock
 from stagejit.errors import OptionsError
-from stagejit.extension import line_of
-from stagejit.locks import new_lock
 from stagejit.options import Options
 from stagejit.runtime.waiting import wait_for_calls
 from stagejit.trace.weights import Budget, Reading, Weight, changing, tables_of, weight_p

@@ -30,12 +30,12 @@ from jax._src.interpreters import partial_eval
 from jax._src.random import prng
 from jax.extend import core as jex_core
 
+from stagejit.base.formulas import evaluate, names_in
+from stagejit.base.loc import UNKNOWN, Loc
+from stagejit.base.symbolic import size_named
+from stagejit.base.users_line import is_ours
 from stagejit.errors import UnsupportedOpError
-from stagejit.formulas import evaluate, names_in
-from stagejit.loc import UNKNOWN, Loc
-from stagejit.symbolic import size_named
 from stagejit.types import DType, TensorType, storage_of
-from stagejit.users_line import is_ours
 
 Literal = jex_core.Literal
 ClosedJaxpr = jex_core.ClosedJaxpr

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import linecache
 
-from stagejit.loc import UNKNOWN, Loc
+from stagejit.base.loc import UNKNOWN, Loc
 
 
 class StagejitError(Exception):

@@ -18,8 +18,8 @@ from typing import Any, Literal, TypeVar
 
 import jax
 
+from stagejit.base.extension import E, Extension, parts_of
 from stagejit.errors import OptionsError
-from stagejit.extension import E, Extension, parts_of
 
 T = TypeVar("T")
 

@@ -23,13 +23,16 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from stagejit.blaming import blaming
+from stagejit.base.blaming import blaming
+from stagejit.base.collector import collector_paused
+from stagejit.base.decisions import Decision
+from stagejit.base.importing import importing
+from stagejit.base.locks import new_rlock
+from stagejit.base.symbolic import Undecided
 from stagejit.codegen.cuda.device import Device
 from stagejit.codegen.generate import Generated, kernel_cache
 from stagejit.codegen.own import OwnPolicy, machine_for, require_here, resolver_for
 from stagejit.codegen.target import Target
-from stagejit.collector import collector_paused
-from stagejit.decisions import Decision
 from stagejit.dispatch.assembly import assemble
 from stagejit.dispatch.encodings import resolve_encodings
 from stagejit.dispatch.forming.formation import form
@@ -49,9 +52,7 @@ from stagejit.graph.definition import OwnOp, declaring
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.printer import as_text as graph_text
 from stagejit.graph.verifier import verify as verify_graph
-from stagejit.importing import importing
 from stagejit.inspect.profiles import jax_traces
-from stagejit.locks import new_rlock
 from stagejit.options import Options
 from stagejit.rewrites import rewrite_program
 from stagejit.rewrites.cloning import copied
@@ -81,7 +82,6 @@ from stagejit.schedule.plan import Plan
 from stagejit.schedule.schedule import Run, Schedule
 from stagejit.schedule.verifier.plans import verify_plan
 from stagejit.schedule.verifier.waves import verify_waves
-from stagejit.symbolic import Undecided
 from stagejit.trace.calls.own import OwnTranslation, OwnTranslations
 from stagejit.trace.translate import trace_jaxpr
 from stagejit.trace.weights import Weight, bind_weights

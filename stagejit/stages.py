@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any, Self
 
 import jax
 
+from stagejit.base.importing import importing
 from stagejit.codegen.cuda.device import Device
 from stagejit.codegen.target import Target
 from stagejit.compat import has_static_shape, hide_frames
 from stagejit.errors import OptionsError
 from stagejit.explaining import Timed, explanation_of
 from stagejit.graph.ir import Graph
-from stagejit.importing import importing
 from stagejit.inspect.explain import Explanation
 from stagejit.pipeline import Compilation
 from stagejit.runtime.compilations.compile_times import CompileTimes, noting

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stagejit.decisions import Decision
+from stagejit.base.decisions import Decision
 from stagejit.dispatch.assembly import assemble
 from stagejit.dispatch.forming.formation import form
 from stagejit.dispatch.rewrites import rewrite_dispatches

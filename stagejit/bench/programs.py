@@ -22,8 +22,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal
 
+from stagejit.base.loc import Loc
 from stagejit.errors import StagejitError
-from stagejit.loc import Loc
 
 Function = Callable[..., Any]
 Arguments = tuple[Any, ...]

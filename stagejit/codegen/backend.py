@@ -10,10 +10,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from stagejit.base.machine import Machine
 from stagejit.codegen.closed import ClosedRegion
 from stagejit.codegen.ir.nodes import Function
 from stagejit.codegen.kernel import Kernel
-from stagejit.machine import Machine
 
 M = TypeVar("M", bound=Machine)
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import math
 
+from stagejit.base.machine import Machine
 from stagejit.codegen.closed import ClosedRegion
 from stagejit.codegen.math import functions as vmath
 from stagejit.graph.ops.elementwise import function_of
-from stagejit.machine import Machine
 
 _CALLED = 4.0  # operations that a call takes
 

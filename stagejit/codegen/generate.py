@@ -13,6 +13,9 @@ from dataclasses import dataclass, replace
 from functools import cache, lru_cache, partial
 from typing import Any
 
+from stagejit.base.extension import Extension
+from stagejit.base.importing import importing
+from stagejit.base.machine import Machine
 from stagejit.codegen.backend import Backend
 from stagejit.codegen.closed import ClosedRegion, closed, key_of, text_of
 from stagejit.codegen.cpu.backend import CPU
@@ -27,12 +30,9 @@ from stagejit.codegen.target import Target
 from stagejit.codegen.templates import Templates
 from stagejit.dispatch.regions import Region
 from stagejit.errors import ExtensionError, InternalError, StagejitError, VerificationError
-from stagejit.extension import Extension
 from stagejit.graph.definition import OwnOp
 from stagejit.graph.ir import Value
 from stagejit.graph.ops.elementwise import function_of
-from stagejit.importing import importing
-from stagejit.machine import Machine
 from stagejit.rewrites.rules import Declined
 from stagejit.types import DType
 

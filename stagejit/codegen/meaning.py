@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
+from stagejit.base.extension import Extension
 from stagejit.codegen.ir.builder import Builder
 from stagejit.codegen.ir.interpreter.run import interpret
 from stagejit.codegen.ir.nodes import Buffer, storage_type
 from stagejit.codegen.ir.nodes import Value as Register
-from stagejit.extension import Extension
 from stagejit.graph.evaluator import Evaluator
 from stagejit.graph.ir import Op
 from stagejit.types import DType

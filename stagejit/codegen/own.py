@@ -11,6 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
+from stagejit.base.extension import Extension
+from stagejit.base.machine import Machine
 from stagejit.codegen.closed import ClosedRegion
 from stagejit.codegen.cpu.contract.panels import panels_for
 from stagejit.codegen.ir.builder import Builder
@@ -21,9 +23,7 @@ from stagejit.codegen.kernel import Choice, Kernel
 from stagejit.codegen.target import Target
 from stagejit.dispatch.encodings import OwnFirst, OwnResolver, Resolver, untiled
 from stagejit.errors import NoDriverError
-from stagejit.extension import Extension
 from stagejit.graph.ir import Op
-from stagejit.machine import Machine
 from stagejit.options import Options
 from stagejit.rewrites.rules import Declined
 

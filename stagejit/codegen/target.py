@@ -17,8 +17,8 @@ from pathlib import Path
 
 import llvmlite.binding as llvm
 
-from stagejit.machine import Machine
-from stagejit.other_threads import on_another_thread
+from stagejit.base.machine import Machine
+from stagejit.base.other_threads import on_another_thread
 
 _SYSFS = Path("/sys/devices/system/cpu")
 _X86_CACHES = {1: 32 << 10, 2: 1 << 20, 3: 16 << 20}

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import operator
 
+from stagejit.base.symbolic import Int, bounds
 from stagejit.dispatch.ranges.scalars import Scalars, known_input
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.ops.control import bodies_of, body_operands
 from stagejit.graph.ops.dispatches import inside
 from stagejit.graph.ops.elementwise import function_of
 from stagejit.rewrites.integers.intervals import hull, whole, within
-from stagejit.symbolic import Int, bounds
 
 _LINE_NBYTES = 64
 

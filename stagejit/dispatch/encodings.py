@@ -25,9 +25,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from stagejit.decisions import Decision
+from stagejit.base.decisions import Decision
+from stagejit.base.extension import Extension
 from stagejit.dispatch.layouts.retyped import empty_like, inserted, retyped
-from stagejit.extension import Extension
 from stagejit.graph.ir import Graph, Op, Use, Value
 from stagejit.graph.ops.control import given, is_sliced
 from stagejit.graph.ops.dispatches import add_dispatch, parts_of

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
+from stagejit.base.loc import UNKNOWN, Loc
 from stagejit.dispatch.encodings import Resolver
 from stagejit.dispatch.regions import Region, with_inner
 from stagejit.graph.ir import Value
-from stagejit.loc import UNKNOWN, Loc
 from stagejit.rewrites.encodings.products import encodings_of, refuse
 from stagejit.types import TensorType
 

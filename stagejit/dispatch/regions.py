@@ -13,6 +13,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
+from stagejit.base.loc import UNKNOWN, Loc
+from stagejit.base.symbolic import Int
 from stagejit.dispatch.bodies import has_slices_anywhere, known_inside
 from stagejit.dispatch.ranges.scalars import NOTHING, Scalars, known_arguments
 from stagejit.graph.definition import OpDef, no_check, states_its_types
@@ -29,9 +31,7 @@ from stagejit.graph.ops.dispatches import (
 )
 from stagejit.graph.ops.moving.views import behind_aliases
 from stagejit.index.affine import Index
-from stagejit.loc import UNKNOWN, Loc
 from stagejit.options import Options
-from stagejit.symbolic import Int
 
 
 @dataclass(frozen=True, eq=False)

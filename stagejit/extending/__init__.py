@@ -50,13 +50,14 @@ from typing import Any
 import jax.extend
 import numpy as np
 
+from stagejit.base.decisions import Decision
+from stagejit.base.extension import Bundle, Extension, line_of
 from stagejit.codegen.cpu.contract.emit import product_kernel
 from stagejit.codegen.cpu.contract.tile_blocks import NoTileError
 from stagejit.codegen.cpu.contract.tile_search import TileSize
 from stagejit.codegen.cuda.device import device_named
 from stagejit.codegen.own import OwnMachine, OwnPolicy
 from stagejit.codegen.target import Target
-from stagejit.decisions import Decision
 from stagejit.dispatch.encodings import OwnResolver
 from stagejit.dispatch.rewrites import STEPS as DISPATCH_STEPS
 from stagejit.dispatch.rewrites import OwnDispatchStep, rewrite_dispatches
@@ -77,7 +78,6 @@ from stagejit.extending.checks import (
     whole,
     wrong,
 )
-from stagejit.extension import Bundle, Extension, line_of
 from stagejit.graph.definition import OpDef, OwnOp, is_defined
 from stagejit.graph.definition import declaring as _declaring
 from stagejit.graph.interpreter import interpret

@@ -12,13 +12,13 @@ import math
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, TypeVar
 
+from stagejit.base.extension import Extension
+from stagejit.base.loc import Loc
+from stagejit.base.machine import Machine
 from stagejit.codegen.own import checked_code
 from stagejit.errors import ExtensionError, OptionsError
-from stagejit.extension import Extension
 from stagejit.graph.definition import OpDef
 from stagejit.graph.functions import MAP_FUNCTIONS
-from stagejit.loc import Loc
-from stagejit.machine import Machine
 from stagejit.options import SWITCHES, suggested
 
 _MACHINES = {"cpu": "a CPU", "cuda": "a GPU"}

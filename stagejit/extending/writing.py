@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from stagejit.base.machine import Machine
 from stagejit.codegen.closed import ClosedRegion
 from stagejit.codegen.costs import region_seconds
 from stagejit.codegen.cuda.device import Device
@@ -44,7 +45,6 @@ from stagejit.graph.printer import as_text
 from stagejit.index.affine import Affine, Var
 from stagejit.index.encoding import Encoding
 from stagejit.index.layout import Layout
-from stagejit.machine import Machine
 from stagejit.options import suggested
 from stagejit.rewrites.driver import Log
 from stagejit.rewrites.rules import declined

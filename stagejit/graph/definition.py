@@ -16,8 +16,8 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
+from stagejit.base.extension import Extension
 from stagejit.errors import VerificationError
-from stagejit.extension import Extension
 from stagejit.index.affine import Affine, Index
 from stagejit.types import TensorType
 

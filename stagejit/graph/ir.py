@@ -20,9 +20,9 @@ from typing import Any
 
 import networkx as nx
 
+from stagejit.base.loc import UNKNOWN, Loc
+from stagejit.base.showing import html_of
 from stagejit.graph.definition import OpDef, definition_of
-from stagejit.loc import UNKNOWN, Loc
-from stagejit.showing import html_of
 from stagejit.types import TensorType
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})

@@ -14,12 +14,12 @@ from typing import Any
 import networkx as nx
 import numpy as np
 
+from stagejit.base.symbolic import Expr
 from stagejit.errors import VerificationError
 from stagejit.graph.ir import Graph, Op
 from stagejit.graph.ops import infer
 from stagejit.index.encoding import Encoding
 from stagejit.index.layout import Layout
-from stagejit.symbolic import Expr
 from stagejit.types import DType
 
 _PLAIN = (bool, int, float, str, DType, Layout, Encoding, Graph, Expr)

@@ -24,9 +24,7 @@ from dataclasses import dataclass
 from operator import le
 from typing import ClassVar, cast
 
-from stagejit.index import progressions
-from stagejit.index.progressions import Dim
-from stagejit.symbolic import (
+from stagejit.base.symbolic import (
     Int,
     Symbol,
     at_most,
@@ -35,6 +33,8 @@ from stagejit.symbolic import (
     substitute,
     symbols_in,
 )
+from stagejit.index import progressions
+from stagejit.index.progressions import Dim
 
 Point = tuple[int, ...]
 _MOST_PHASES = 16  # of what is left between the elements of a strided box

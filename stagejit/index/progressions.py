@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from stagejit.symbolic import Int, Undecided, at_most, bounds, extremes, residue, symbols_in
+from stagejit.base.symbolic import Int, Undecided, at_most, bounds, extremes, residue, symbols_in
 
 Dim = tuple[Int, Any, int]  # offset, size, stride
 

@@ -20,10 +20,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from stagejit.decisions import Decision
+from stagejit.base.decisions import Decision
+from stagejit.base.machine import SMALL_SERVER, Machine
 from stagejit.graph.ir import Graph
 from stagejit.graph.ops.control import bodies_of
-from stagejit.machine import SMALL_SERVER, Machine
 from stagejit.options import Options
 from stagejit.rewrites import algebra, branches, constants, loops, products, subexpressions, zeros
 from stagejit.rewrites.attention import fuse as attention

@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from stagejit.decisions import Decision
-from stagejit.extension import Extension
+from stagejit.base.decisions import Decision
+from stagejit.base.extension import Extension
+from stagejit.base.machine import SMALL_SERVER, Machine
 from stagejit.graph.ir import Graph, Value
-from stagejit.machine import SMALL_SERVER, Machine
 from stagejit.options import Options
 from stagejit.rewrites.log import Log, describe, verified
 from stagejit.rewrites.rules import (

@@ -11,13 +11,13 @@ from dataclasses import dataclass, field
 
 import networkx as nx
 
-from stagejit.decisions import Decision
+from stagejit.base.decisions import Decision
+from stagejit.base.extension import Extension
+from stagejit.base.machine import Machine
 from stagejit.errors import InternalError, VerificationError
-from stagejit.extension import Extension
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.printer import as_text
 from stagejit.graph.verifier import verify
-from stagejit.machine import Machine
 from stagejit.options import Options
 from stagejit.rewrites.rules import checked_reason
 

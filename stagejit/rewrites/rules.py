@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from stagejit.decisions import Decision
+from stagejit.base.decisions import Decision
+from stagejit.base.extension import Extension
 from stagejit.errors import ExtensionError
-from stagejit.extension import Extension
 from stagejit.graph.definition import known_kinds
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.options import suggested

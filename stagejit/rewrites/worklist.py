@@ -22,13 +22,13 @@ import itertools
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 
+from stagejit.base.extension import Extension
+from stagejit.base.symbolic import Undecided
 from stagejit.errors import InternalError, StagejitError
-from stagejit.extension import Extension
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.printer import as_text
 from stagejit.rewrites.log import Log, describe, verified
 from stagejit.rewrites.rules import Declined, Outcome, Rule, declined
-from stagejit.symbolic import Undecided
 
 MAX_VISITS = 64  # of one op and the ops that replaced it, on average
 

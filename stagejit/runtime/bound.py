@@ -22,11 +22,11 @@ import jax
 import numpy as np
 from jax.interpreters import mlir
 
+from stagejit.base.extension import Extension
+from stagejit.base.locks import new_lock
 from stagejit.compat import constant_array, physical_aval, type_of
 from stagejit.errors import OptionsError, UnsupportedOpError
-from stagejit.extension import Extension
 from stagejit.index.layout import Layout
-from stagejit.locks import new_lock
 from stagejit.rewrites.weights.made import Made, Source
 from stagejit.runtime.cpu.huge_pages import put_on_huge_pages
 from stagejit.runtime.cpu.loader import LoadedProgram, load_program

@@ -24,7 +24,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from stagejit.decisions import Decision
+from stagejit.base.decisions import Decision
 from stagejit.dispatch.forming import cost
 from stagejit.graph.functions import TRANSCENDENTAL_FLOPS
 from stagejit.graph.ir import Graph, Op

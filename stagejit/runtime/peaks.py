@@ -20,9 +20,9 @@ from typing import Any
 
 import numpy as np
 
+from stagejit.base.locks import new_lock
+from stagejit.base.machine import floor_seconds
 from stagejit.codegen.target import Target
-from stagejit.locks import new_lock
-from stagejit.machine import floor_seconds
 from stagejit.runtime.objects.engine import engine
 
 _ACCUMULATORS = 12  # latency 4 on two pipes needs 8; 12 and two constants still fit 16 registers

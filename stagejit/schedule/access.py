@@ -10,11 +10,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal, cast
 
-from stagejit.formulas import evaluate, names_in
+from stagejit.base.formulas import evaluate, names_in
+from stagejit.base.symbolic import Int, Symbol, substitute, symbols_in
 from stagejit.index.box import Box
 from stagejit.index.layout import ROW_MAJOR, Layout
 from stagejit.index.progressions import Dim
-from stagejit.symbolic import Int, Symbol, substitute, symbols_in
 from stagejit.types import DType
 
 BufferKind = Literal["argument", "weight", "result", "transient", "constant"]

@@ -12,10 +12,11 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from stagejit.base.formulas import bare, renamed
+from stagejit.base.symbolic import Int, Symbol, expr
 from stagejit.dispatch.ranges.accesses import Touch, reads_of, rereads_of, writes_of
 from stagejit.dispatch.ranges.splits import TouchedParts, parts_of_region
 from stagejit.dispatch.regions import Region
-from stagejit.formulas import bare, renamed
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.ops.control import before
 from stagejit.graph.ops.elementwise import function_of
@@ -24,7 +25,6 @@ from stagejit.index.box_index import fill_box
 from stagejit.schedule.bodies import Bodies, touches_of
 from stagejit.schedule.plan import Access, Buffer, BufferKind, Dispatch, HostScalar, Parts
 from stagejit.schedule.schedule import Step
-from stagejit.symbolic import Int, Symbol, expr
 from stagejit.types import u8
 
 

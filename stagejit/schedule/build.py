@@ -13,13 +13,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from stagejit.decisions import Decision, path_inside
+from stagejit.base.decisions import Decision, path_inside
+from stagejit.base.machine import SMALL_SERVER, Machine
 from stagejit.dispatch.bodies import counted_inside
 from stagejit.dispatch.outputs import donations
 from stagejit.dispatch.regions import Region, with_inner
 from stagejit.graph.ir import Graph, Value
 from stagejit.graph.ops.moving.views import behind_aliases
-from stagejit.machine import SMALL_SERVER, Machine
 from stagejit.options import Options
 from stagejit.schedule import hazards, reuse
 from stagejit.schedule.bodies import Bodies, placed_bodies

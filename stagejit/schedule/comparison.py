@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields
 
-from stagejit.showing import html_of
+from stagejit.base.showing import html_of
 
 _WORDS = {
     "dispatches": "dispatches",

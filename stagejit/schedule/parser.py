@@ -11,9 +11,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import cast
 
+from stagejit.base.formulas import evaluate
+from stagejit.base.symbolic import Int, Symbol, expr, size_named
 from stagejit.dispatch.packs import Pack
 from stagejit.errors import ParseError
-from stagejit.formulas import evaluate
 from stagejit.graph.text.quoting import QUOTED, unquoted
 from stagejit.graph.text.tokens import read_layout
 from stagejit.index.box import Box
@@ -33,7 +34,6 @@ from stagejit.schedule.plan import (
     Parts,
     Plan,
 )
-from stagejit.symbolic import Int, Symbol, expr, size_named
 from stagejit.types import dtype_named
 
 _NAME = r"[\w.<>\-]+(?:\[\w+\])*"

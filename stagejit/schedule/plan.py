@@ -13,22 +13,22 @@ from dataclasses import dataclass, field, replace
 
 import networkx as nx
 
-from stagejit.decisions import Decision
+from stagejit.base.decisions import Decision
+from stagejit.base.loc import UNKNOWN, Loc
+from stagejit.base.locks import remembered
+from stagejit.base.machine import SMALL_SERVER, Machine
+from stagejit.base.showing import html_of
+from stagejit.base.symbolic import Symbol, symbols_in
 from stagejit.dispatch.packs import Pack
 from stagejit.errors import OptionsError
 from stagejit.graph.text.quoting import quoted
 from stagejit.index.box import Box
-from stagejit.loc import UNKNOWN, Loc
-from stagejit.locks import remembered
-from stagejit.machine import SMALL_SERVER, Machine
 from stagejit.schedule import hazards, reduction, turns
 from stagejit.schedule.access import Access, Barrier, Buffer, BufferKind, Hazard, HostScalar, Parts
 from stagejit.schedule.binding import Binding, Carry, Counter
 from stagejit.schedule.comparison import Comparison, Totals
 from stagejit.schedule.memory.packing import FRAME_NBYTES
 from stagejit.schedule.memory.peak import Peak, peak_of
-from stagejit.showing import html_of
-from stagejit.symbolic import Symbol, symbols_in
 
 __all__ = [
     "Access",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from stagejit.decisions import Decision
+from stagejit.base.decisions import Decision
 from stagejit.dispatch.in_place import refuse_in_place
 from stagejit.graph.ir import Graph, Value
 from stagejit.schedule.bufferize import Launch, Memory

@@ -15,12 +15,12 @@ from typing import Any
 
 import numpy as np
 
+from stagejit.base.loc import UNKNOWN, Loc
+from stagejit.base.symbolic import Undecided
 from stagejit.compat import size_of
 from stagejit.graph.ir import Graph, Value
 from stagejit.graph.ops import build
 from stagejit.graph.ops.moving.slices import source_of_element
-from stagejit.loc import UNKNOWN, Loc
-from stagejit.symbolic import Undecided
 from stagejit.trace.known import Knowledge
 from stagejit.types import DType, TensorType, bool_, i64
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from stagejit.base.symbolic import at_most
 from stagejit.graph.interpreter import evaluate_op
 from stagejit.graph.ir import Value
-from stagejit.symbolic import at_most
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

@@ -14,6 +14,8 @@ from typing import Any
 
 import jax
 
+from stagejit.base.loc import Loc
+from stagejit.base.symbolic import Undecided
 from stagejit.compat import (
     ClosedJaxpr,
     Literal,
@@ -24,8 +26,6 @@ from stagejit.compat import (
 )
 from stagejit.errors import InternalError, UnsupportedOpError
 from stagejit.graph.ir import Graph, Value
-from stagejit.loc import Loc
-from stagejit.symbolic import Undecided
 from stagejit.trace import control, elements, one_device, products, reductions
 from stagejit.trace.calls import callbacks, foreign, linalg
 from stagejit.trace.calls.implementations import implemented, is_implemented

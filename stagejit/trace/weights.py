@@ -22,11 +22,11 @@ import jax
 import numpy as np
 from jax.extend.core import Primitive
 
+from stagejit.base.locks import new_lock
 from stagejit.compat import constant_array, remembered_weakly, type_of
 from stagejit.errors import GoneError
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.ops.control import bodies_of, read_from_outside
-from stagejit.locks import new_lock
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 from jax import lax
 
+from stagejit.base.symbolic import Symbol, expr
 from stagejit.index.box import Box
 from stagejit.schedule import bufferize
 from stagejit.schedule.access import Access, HostScalar, swept
 from stagejit.schedule.parser import parse_plan
 from stagejit.schedule.plan import Dispatch, Plan
-from stagejit.symbolic import Symbol, expr
 from tests.acceptance.running import f32, run
 from tests.schedule.planning import check
 

@@ -12,13 +12,13 @@ import pytest
 from jax import export, lax
 
 import stagejit
+from stagejit.base.symbolic import Symbol, substitute, symbols_in
 from stagejit.errors import UnsupportedOpError
 from stagejit.graph.parser import parse
 from stagejit.graph.printer import as_text
 from stagejit.schedule.parser import parse_plan
 from stagejit.schedule.plan import Plan
 from stagejit.schedule.verifier.plans import verify_plan
-from stagejit.symbolic import Symbol, substitute, symbols_in
 from tests.acceptance.running import plan_of, same
 
 N, M = export.symbolic_shape("n, m")

@@ -13,7 +13,7 @@ import pytest
 
 import stagejit
 from stagejit import extending
-from stagejit.blaming import blaming
+from stagejit.base.blaming import blaming
 from stagejit.errors import ExtensionError, UnsupportedOpError
 from stagejit.extending import writing as w
 from tests.extending.own import alike, primitive

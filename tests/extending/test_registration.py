@@ -11,8 +11,8 @@ import pytest
 
 import stagejit
 from stagejit import extending
+from stagejit.base.extension import Extension
 from stagejit.errors import OptionsError
-from stagejit.extension import Extension
 from tests.extending.own import SOFTSIGN, softsign_p
 
 

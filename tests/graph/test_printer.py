@@ -13,12 +13,12 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from stagejit.base.loc import Loc
 from stagejit.graph.ir import Graph
 from stagejit.graph.isomorphic import difference
 from stagejit.graph.parser import parse
 from stagejit.graph.printer import as_text
 from stagejit.graph.text.literals import array_text, element_text, literal_text
-from stagejit.loc import Loc
 from stagejit.trace.translate import graph_of, trace_jaxpr
 from stagejit.types import TensorType, from_numpy
 from tests.left import REASON, left

@@ -7,13 +7,13 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from stagejit.base.loc import Loc
 from stagejit.errors import VerificationError
 from stagejit.graph import verifier
 from stagejit.graph.ir import Graph
 from stagejit.graph.ops import build
 from stagejit.graph.parser import parse
 from stagejit.graph.verifier import verify
-from stagejit.loc import Loc
 from stagejit.types import DType, TensorType, f32, i32
 
 TYPE = TensorType(f32, (4,))

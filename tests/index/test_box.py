@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stagejit.base.symbolic import Int, Symbol, Undecided, expr
 from stagejit.index.box import Box
 from stagejit.index.box_index import cover, fill_box
-from stagejit.symbolic import Int, Symbol, Undecided, expr
 
 
 @st.composite

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stagejit.base.symbolic import Symbol, expr
 from stagejit.index.box import Box
 from stagejit.index.box_index import BoxIndex, NumberedBoxes, cover, left_of
-from stagejit.symbolic import Symbol, expr
 
 
 @st.composite

@@ -12,12 +12,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from stagejit.decisions import Decision
+from stagejit.base.decisions import Decision
+from stagejit.base.machine import Machine
 from stagejit.graph.interpreter import interpret
 from stagejit.graph.ir import Graph
 from stagejit.graph.parser import parse
 from stagejit.graph.printer import as_text
-from stagejit.machine import Machine
 from stagejit.options import Options
 from stagejit.rewrites import rewrite_graph
 from stagejit.rewrites.attention import fuse

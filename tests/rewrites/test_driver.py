@@ -13,14 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import stagejit
-from stagejit.decisions import Decision
+from stagejit.base.decisions import Decision
+from stagejit.base.loc import Loc
 from stagejit.errors import InternalError
 from stagejit.graph.interpreter import interpret
 from stagejit.graph.ir import Graph, Op
 from stagejit.graph.ops import build
 from stagejit.graph.parser import parse
 from stagejit.graph.printer import as_text
-from stagejit.loc import Loc
 from stagejit.options import SWITCHES, Options
 from stagejit.rewrites import STEPS, algebra, constants, rewrite_graph, subexpressions
 from stagejit.rewrites.driver import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from textwrap import dedent
 from typing import Any
 
-from stagejit.decisions import Decision
+from stagejit.base.decisions import Decision
 from stagejit.graph.ir import Graph
 from stagejit.graph.parser import parse
 from stagejit.graph.printer import as_text

@@ -195,7 +195,7 @@ def test_all_locks_are_such_locks() -> None:
         "runtime/peaks.py",
     }
     compiler = {name for name in found - pools if not name.startswith("bench/")}
-    assert compiler == {"locks.py", "importing.py"}  # a fork waits for imports
+    assert compiler == {"base/locks.py", "base/importing.py"}  # a fork waits for imports
 
 
 def test_hooks_of_the_forking_thread_and_work_inside_pass_a_closed_gate() -> None:
@@ -258,7 +258,7 @@ def test_a_fork_waits_for_the_work_inside_the_gate() -> None:
 HELD = textwrap.dedent("""
     import os, threading, time, warnings
     warnings.simplefilter("ignore")
-    from stagejit.locks import new_rlock
+    from stagejit.base.locks import new_rlock
     from stagejit.runtime.gate import hold_across_forks
 
     lock, order, taken = new_rlock(), [], threading.Event()

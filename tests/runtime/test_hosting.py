@@ -13,7 +13,7 @@ import pytest
 from jax import lax
 
 import stagejit
-from stagejit.decisions import Decision
+from stagejit.base.decisions import Decision
 from stagejit.errors import VerificationError
 from stagejit.options import Options
 from stagejit.schedule.schedule import Run, Wave

@@ -21,8 +21,9 @@ import pytest
 from llvmlite.binding import ffi
 
 import stagejit
-from stagejit import enabling, locks
-from stagejit.importing import importing
+from stagejit import enabling
+from stagejit.base import locks
+from stagejit.base.importing import importing
 from stagejit.runtime.cpu import loader
 from stagejit.runtime.lowering import embedding
 from stagejit.runtime.lowering.staged import Request

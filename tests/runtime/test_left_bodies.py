@@ -12,7 +12,7 @@ import pytest
 from jax import lax
 
 import stagejit
-from stagejit.decisions import Decision
+from stagejit.base.decisions import Decision
 from stagejit.options import Options
 from stagejit.runtime.cpu.loader import call_count
 from tests.left import left

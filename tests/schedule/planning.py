@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from stagejit.decisions import Decision
+from stagejit.base.decisions import Decision
 from stagejit.dispatch.assembly import assemble
 from stagejit.dispatch.forming.formation import form
 from stagejit.dispatch.operands import verify_operands

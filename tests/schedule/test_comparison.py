@@ -12,7 +12,7 @@ import pytest
 from jax import export, lax
 
 import stagejit
-from stagejit.machine import Machine
+from stagejit.base.machine import Machine
 from stagejit.options import Options
 from stagejit.schedule.plan import Plan
 from tests.inspect.pages import rows_of

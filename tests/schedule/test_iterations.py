@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from jax import lax
 
 import stagejit
+from stagejit.base.symbolic import Int, Symbol, expr, substitute
 from stagejit.codegen.target import Target
 from stagejit.errors import VerificationError
 from stagejit.index.box import Box
@@ -32,7 +33,6 @@ from stagejit.schedule.plan import (
 )
 from stagejit.schedule.threads.independent import dependence
 from stagejit.schedule.verifier.iterations import verify_iterations
-from stagejit.symbolic import Int, Symbol, expr, substitute
 from stagejit.types import f32, i32, u8
 
 COUNTS, STAYS, VARIES = Symbol("s0", 0, 400), Symbol("s1", 0, 3), Symbol("s2", 0, 2)

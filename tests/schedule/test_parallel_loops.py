@@ -14,10 +14,10 @@ import pytest
 from jax import lax
 
 import stagejit
-from stagejit.decisions import Decision
+from stagejit.base.decisions import Decision
+from stagejit.base.machine import Machine
 from stagejit.dispatch.regions import regions_of
 from stagejit.errors import VerificationError
-from stagejit.machine import Machine
 from stagejit.options import Options
 from stagejit.schedule.build import schedule
 from stagejit.schedule.plan import Binding, Body, Buffer, Counter, Plan

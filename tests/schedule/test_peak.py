@@ -15,10 +15,10 @@ import pytest
 from jax import export, lax
 
 import stagejit
+from stagejit.base.numbers import nbytes_text
 from stagejit.codegen.target import Target
 from stagejit.errors import OptionsError
 from stagejit.inspect.pictures import memory
-from stagejit.numbers import nbytes_text
 from stagejit.schedule.memory.lifetimes import lives_of, owned
 from stagejit.schedule.memory.packing import FRAME_NBYTES
 from stagejit.schedule.memory.peak import Peak

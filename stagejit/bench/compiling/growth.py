@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from rich.table import Table
 
 import stagejit
+from stagejit.base.collector import collector_paused
 from stagejit.bench.compiling.large import LargeProgram
 from stagejit.bench.report import program_table
-from stagejit.collector import collector_paused
 from stagejit.pipeline import STEPS, Compilation
 
 TOTAL = "total"

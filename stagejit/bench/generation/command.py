@@ -17,13 +17,13 @@ from jax import Array
 from rich.console import Console
 from rich.table import Table
 
+from stagejit.base.numbers import nbytes_text
 from stagejit.bench.generation import corpus, measuring
 from stagejit.bench.generation.model import GPT2, SMALL, Config, Parameters, parameters
 from stagejit.bench.generation.sampling import State, empty_state
 from stagejit.bench.generation.trained import trained
 from stagejit.bench.generation.training import Schedule
 from stagejit.bench.programs import BenchError
-from stagejit.numbers import nbytes_text
 
 SIZES = {"small": SMALL, "gpt2": GPT2}
 MAX_ERROR = 1e-4  # of max|logits - those of jax.jit| / max|those of jax.jit|, where weights are f32

@@ -20,12 +20,12 @@ import jax.numpy as jnp
 import numpy as np
 
 import stagejit
+from stagejit.base.machine import floor_seconds
 from stagejit.bench.accuracy import error_against, reference_of
 from stagejit.bench.cost import Cost, cost_of
 from stagejit.bench.gpus.cublas import Cublas, NoCublasError
 from stagejit.bench.programs import Workload
 from stagejit.crossing import from_user, to_user
-from stagejit.machine import floor_seconds
 from stagejit.options import Options
 from stagejit.runtime.cuda.driver import Driver
 from stagejit.runtime.cuda.drivers import using

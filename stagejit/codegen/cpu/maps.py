@@ -16,6 +16,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 
+from stagejit.base.machine import FRESH_FROM_NBYTES
 from stagejit.codegen.closed import ClosedRegion
 from stagejit.codegen.costs import element_code, region_seconds
 from stagejit.codegen.elements.accesses import between_lanes
@@ -38,7 +39,6 @@ from stagejit.codegen.nest.tree import (
 )
 from stagejit.codegen.target import Target
 from stagejit.index.affine import Var
-from stagejit.machine import FRESH_FROM_NBYTES
 
 _BLOCK = 1 << 14  # elements of one item along the vector variable
 _SMALLEST_BLOCK = 1 << 12  # where cores would stay without work

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from stagejit.base.machine import Machine
 from stagejit.codegen.ir.grid.shared_memory import STATIC_NBYTES
 from stagejit.errors import OptionsError
-from stagejit.machine import Machine
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,9 +19,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from stagejit.base.machine import floor_seconds
 from stagejit.codegen.cuda.device import Device
 from stagejit.codegen.ir.grid.matrix_tiles import WARP
-from stagejit.machine import floor_seconds
 
 _REGISTERS_A_UNIT, _SHARED_A_UNIT = 256, 1 << 10
 _LATENCY = 650e-9  # seconds until a sector comes from memory, seen on A100 and H100: 500 to 750

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from stagejit.base.machine import Machine
 from stagejit.codegen.closed import ClosedRegion
 from stagejit.codegen.elements.elements import Elements, Memory, Stores
 from stagejit.codegen.elements.footprint import Footprint
@@ -16,7 +17,6 @@ from stagejit.codegen.elements.loops import Loops, Walked, loops_of
 from stagejit.codegen.elements.space import Space
 from stagejit.codegen.ir.nodes import Value as Register
 from stagejit.index.affine import Index
-from stagejit.machine import Machine
 
 
 def lines_of(region: ClosedRegion, target: Machine, axis: int) -> Loops:

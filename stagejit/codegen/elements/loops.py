@@ -21,6 +21,8 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Self
 
+from stagejit.base.machine import Machine
+from stagejit.base.numbers import nbytes_text
 from stagejit.codegen.choices import cheapest_vector
 from stagejit.codegen.closed import ClosedRegion
 from stagejit.codegen.costs import widest_nbytes
@@ -31,8 +33,6 @@ from stagejit.codegen.kernel import Choice
 from stagejit.dispatch.regions import Store
 from stagejit.graph.ir import Value
 from stagejit.index.affine import Affine, Index, Var
-from stagejit.machine import Machine
-from stagejit.numbers import nbytes_text
 
 
 @dataclass(frozen=True)

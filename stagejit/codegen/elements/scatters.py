@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from functools import reduce
 from itertools import groupby
 
+from stagejit.base.machine import Machine
 from stagejit.codegen.closed import ClosedRegion
 from stagejit.codegen.elements.elements import Elements, Memory
 from stagejit.codegen.elements.footprint import Footprint
@@ -32,7 +33,6 @@ from stagejit.codegen.ir.nodes import Value as Register
 from stagejit.graph.dims import GatherDims, ScatterDims
 from stagejit.graph.ir import Op
 from stagejit.index.affine import Affine, Index, Var
-from stagejit.machine import Machine
 
 
 @dataclass(frozen=True, kw_only=True)

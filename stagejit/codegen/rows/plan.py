@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TypeVar
 
+from stagejit.base.machine import Machine
 from stagejit.codegen.closed import ClosedRegion
 from stagejit.codegen.elements.footprint import Footprint
 from stagejit.codegen.elements.loops import Walked, loops_of
@@ -22,7 +23,6 @@ from stagejit.graph.ir import Op, Value
 from stagejit.graph.ops.elementwise import function_of
 from stagejit.graph.ops.moving.splits import is_uneven, last_part
 from stagejit.index.affine import Index
-from stagejit.machine import Machine
 
 _WORTH_KEEPING = 8.0  # flops of a value that is cheaper to reload than to compute again
 

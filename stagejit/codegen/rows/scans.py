@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from stagejit.base.machine import Machine
 from stagejit.codegen.closed import ClosedRegion
 from stagejit.codegen.elements.elements import Memory, Stores
 from stagejit.codegen.elements.footprint import Footprint
@@ -20,7 +21,6 @@ from stagejit.codegen.nest.tree import Cell
 from stagejit.codegen.reducers import Accumulator, Reducer
 from stagejit.codegen.rows.runs import has_rounding
 from stagejit.index.affine import Affine, Index
-from stagejit.machine import Machine
 
 
 def scan_loops(region: ClosedRegion, target: Machine) -> Loops:

@@ -18,9 +18,9 @@ from collections.abc import Collection, Mapping, Sequence
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
+from stagejit.base.symbolic import at_most
 from stagejit.dispatch.forming import cost
 from stagejit.graph.ir import Op, Value, is_free
-from stagejit.symbolic import at_most
 
 # Kernels take time to compile and registers to run; derived indices are walked recursively.
 LONGEST_CHAIN = 240

@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
 
+from stagejit.base.symbolic import Expr, at_most
 from stagejit.dispatch.forming import cost
 from stagejit.dispatch.forming.group import Group, Location
 from stagejit.dispatch.forming.joins import store_in_map
@@ -25,7 +26,6 @@ from stagejit.graph.dims import GatherDims
 from stagejit.graph.ir import Op, Value
 from stagejit.graph.ops.moving.slices import pull_view
 from stagejit.index.coordinates import coordinates, keeps_row_major_order
-from stagejit.symbolic import Expr, at_most
 
 _LONGEST_CHAIN = 64
 # Indices at which the kernel of a group may have the code of a floating op.

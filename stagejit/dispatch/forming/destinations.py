@@ -14,12 +14,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from stagejit.base.symbolic import at_most
 from stagejit.dispatch.forming.state import State
 from stagejit.dispatch.ranges.updates import updated_boxes
 from stagejit.graph.ir import Op, Value
 from stagejit.graph.ops.control import destination_of, updates_of
 from stagejit.index.box import Box
-from stagejit.symbolic import at_most
 
 _UPDATES_AHEAD = 16
 

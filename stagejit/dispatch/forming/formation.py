@@ -17,7 +17,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 
-from stagejit.decisions import Decision
+from stagejit.base.decisions import Decision
+from stagejit.base.symbolic import Int, Undecided, at_most
 from stagejit.dispatch.bodies import known_inside
 from stagejit.dispatch.forming.apart import starting
 from stagejit.dispatch.forming.demand import store_what_is_dear
@@ -49,7 +50,6 @@ from stagejit.graph.ops.moving.splits import is_uneven, last_part, sums_parts
 from stagejit.index.bit_sets import bits
 from stagejit.index.coordinates import coordinates
 from stagejit.options import Options
-from stagejit.symbolic import Int, Undecided, at_most
 
 _NEIGHBOURS = 8  # how many earlier reductions of a shape are looked at for a merge
 # What is reduced: a shape, its axes, and how long the last part is where it is shorter than others.

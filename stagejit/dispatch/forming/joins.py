@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from stagejit.base.symbolic import at_most
 from stagejit.dispatch.forming import cost
 from stagejit.dispatch.forming.apart import behind
 from stagejit.dispatch.forming.chains import LONGEST_CHAIN
@@ -17,7 +18,6 @@ from stagejit.dispatch.forming.legality import locate, refuse_join, refuse_order
 from stagejit.dispatch.forming.state import State
 from stagejit.graph.ir import Op
 from stagejit.index.bit_sets import bits
-from stagejit.symbolic import at_most
 
 _NEIGHBOURS = 4  # how many earlier maps of a shape are looked at for a merge
 

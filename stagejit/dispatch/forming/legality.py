@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from stagejit.base.symbolic import at_most
 from stagejit.dispatch.forming import cost
 from stagejit.dispatch.forming.group import Group, Location, Place, Refusal
 from stagejit.dispatch.forming.state import State
@@ -23,7 +24,6 @@ from stagejit.graph.ops.moving.slices import pull_view
 from stagejit.graph.ops.moving.splits import is_uneven
 from stagejit.index.affine import Index
 from stagejit.index.coordinates import coordinates, keeps_row_major_order, variables
-from stagejit.symbolic import at_most
 
 # The largest row that is read again from a near cache.
 ROW_NBYTES = 256 << 10

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 
-from stagejit.decisions import Decision
+from stagejit.base.decisions import Decision
+from stagejit.base.symbolic import Int
 from stagejit.dispatch.forming.chains import ends_of_chains
 from stagejit.dispatch.forming.group import Apart, Group, Location, Reach, Space
 from stagejit.dispatch.ranges.scalars import NOTHING, Scalars
@@ -19,7 +20,6 @@ from stagejit.graph.ops.control import updates_of
 from stagejit.index.coordinates import coordinates
 from stagejit.options import Options
 from stagejit.rewrites.driver import describe
-from stagejit.symbolic import Int
 
 _MOST_ORIGINS = 24
 _Choice = tuple[str, Op, bool, str]  # a decision, as long as nobody asks for its text

@@ -18,12 +18,12 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from itertools import chain
 from types import MappingProxyType
 
-from stagejit.decisions import path_inside
+from stagejit.base.decisions import path_inside
+from stagejit.base.locks import remembered
 from stagejit.dispatch.forming.apart import Reason, reasons_of
 from stagejit.dispatch.forming.group import Group, Grouping
 from stagejit.dispatch.regions import Region
 from stagejit.graph.ir import Op
-from stagejit.locks import remembered
 
 Replaced = Mapping[Op, Sequence[Op]]
 

@@ -16,6 +16,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from stagejit.base.symbolic import Int, bounds
 from stagejit.dispatch.ranges.progressions import covers_as_rows, independent, progression
 from stagejit.dispatch.ranges.scalars import NOTHING, Scalars
 from stagejit.dispatch.ranges.updates import MOST_BOXES
@@ -28,7 +29,6 @@ from stagejit.index.affine import Affine, Index, Var
 from stagejit.index.box import Box, hull_of
 from stagejit.index.coordinates import coordinates
 from stagejit.index.progressions import Dim
-from stagejit.symbolic import Int, bounds
 
 _DYNAMIC = "an offset is computed from arrays"
 _HULL = "the hull of several ranges"

@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from stagejit.base.symbolic import Expr, Int, at_most
 from stagejit.index.affine import Affine, Var, linearize
-from stagejit.symbolic import Expr, Int, at_most
 
 
 def independent(index: Sequence[Affine]) -> bool:

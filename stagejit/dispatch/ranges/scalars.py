@@ -11,7 +11,8 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from stagejit.formulas import wrapped, written
+from stagejit.base.formulas import wrapped, written
+from stagejit.base.symbolic import Int, Symbol, at_most, bounds, expr
 from stagejit.graph.dims import GatherDims, ScatterDims
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.ops.dispatches import destination, inside, parts_of
@@ -21,7 +22,6 @@ from stagejit.graph.ops.moving.views import is_alias
 from stagejit.index.affine import Affine, delinearize, linearize
 from stagejit.index.box import Box
 from stagejit.rewrites.integers.intervals import of_function, whole, within
-from stagejit.symbolic import Int, Symbol, at_most, bounds, expr
 from stagejit.types import DType, bool_, i64
 
 # A longer formula is neither cheap for the host nor plain to a reader.

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from stagejit.base.symbolic import Symbol, expr
 from stagejit.dispatch.ranges.accesses import (
     Touch,
     Walk,
@@ -25,7 +26,6 @@ from stagejit.graph.ir import Op, Value
 from stagejit.graph.ops.moving.splits import is_uneven, last_part
 from stagejit.index.affine import Affine, Index, Var
 from stagejit.index.coordinates import coordinates, variables
-from stagejit.symbolic import Symbol, expr
 
 
 @dataclass(frozen=True)

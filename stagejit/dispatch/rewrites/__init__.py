@@ -16,7 +16,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
-from stagejit.decisions import Decision
+from stagejit.base.decisions import Decision
+from stagejit.base.extension import Extension
+from stagejit.base.symbolic import Int
 from stagejit.dispatch.bodies import known_inside
 from stagejit.dispatch.ranges.scalars import known_arguments
 from stagejit.dispatch.regions import regions_of
@@ -25,14 +27,12 @@ from stagejit.dispatch.rewrites.views import Views
 from stagejit.dispatch.ties_verifier import verify_ties
 from stagejit.dispatch.verifier import verify_kinds
 from stagejit.errors import VerificationError
-from stagejit.extension import Extension
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.ops.control import bodies_of, carried_inputs
 from stagejit.graph.verifier import verify
 from stagejit.options import Options
 from stagejit.rewrites.driver import Log, Watch, returned_by, verify_returned
 from stagejit.rewrites.rules import require_own
-from stagejit.symbolic import Int
 
 Rewrite = Callable[[Log, Views], None]
 STEPS: tuple[tuple[str, Rewrite], ...] = (

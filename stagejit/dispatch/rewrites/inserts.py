@@ -20,6 +20,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 
+from stagejit.base.locks import remembered
 from stagejit.dispatch.in_place import refuse_updates
 from stagejit.dispatch.operands import operands_of, read_by, stores_of
 from stagejit.dispatch.rewrites.assembled import Assembled, versions_of
@@ -29,7 +30,6 @@ from stagejit.dispatch.rewrites.views import Views, users_of
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.ops.control import destination_of
 from stagejit.graph.ops.dispatches import parts_of, written
-from stagejit.locks import remembered
 from stagejit.rewrites.cloning import appended
 from stagejit.rewrites.driver import Log
 

@@ -17,6 +17,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from stagejit.base.symbolic import Undecided
 from stagejit.dispatch.operands import operands_of, read_by
 from stagejit.dispatch.ranges.accesses import Touch, reads_of
 from stagejit.dispatch.rewrites.launch import Inputs, Launch, inputs_of, same
@@ -30,7 +31,6 @@ from stagejit.index.box import Box
 from stagejit.index.box_index import BoxIndex
 from stagejit.rewrites.cloning import appended
 from stagejit.rewrites.driver import Log
-from stagejit.symbolic import Undecided
 
 NAME = "fuse-pad"
 

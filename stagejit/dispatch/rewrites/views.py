@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import TypeGuard
 
+from stagejit.base.symbolic import Int
 from stagejit.dispatch.operands import read_by
 from stagejit.dispatch.outputs import donations
 from stagejit.dispatch.ranges.accesses import Touch, reads_of, write_of
@@ -26,7 +27,6 @@ from stagejit.index.box import Box
 from stagejit.index.box_index import BoxIndex
 from stagejit.options import Options
 from stagejit.rewrites.driver import Log
-from stagejit.symbolic import Int
 
 
 class Views:

@@ -109,6 +109,7 @@ from typing import Any
 
 import numpy as np
 
+from stagejit.base.loc import UNKNOWN, Loc
 from stagejit.errors import VerificationError
 from stagejit.graph.definition import Attrs, Types, definition_of
 from stagejit.graph.ir import Graph, Op, Value
@@ -125,7 +126,6 @@ from stagejit.graph.ops import (
     windows,
 )
 from stagejit.graph.ops.moving import encodings, indexing, slices, splits, views
-from stagejit.loc import UNKNOWN, Loc
 from stagejit.types import TensorType
 
 FAMILIES = (

@@ -13,13 +13,13 @@ from typing import Any, cast
 
 import numpy as np
 
+from stagejit.base.formulas import evaluate, names_in
+from stagejit.base.loc import UNKNOWN, Loc
+from stagejit.base.symbolic import size_named
 from stagejit.errors import ParseError
-from stagejit.formulas import evaluate, names_in
 from stagejit.graph.ir import Value
 from stagejit.index.encoding import Encoding
 from stagejit.index.layout import ROW_MAJOR, Layout
-from stagejit.loc import UNKNOWN, Loc
-from stagejit.symbolic import size_named
 from stagejit.types import DType, TensorType, dtype_named
 
 Values = Mapping[str, Value]

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
+from stagejit.base.loc import Loc
 from stagejit.inspect.explain.notes import Home, Launched
-from stagejit.loc import Loc
 
 _MOST_LINES = 3  # of a way to a helper
 

@@ -11,6 +11,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from stagejit.base.loc import Loc
+from stagejit.base.machine import Machine
+from stagejit.base.numbers import counted
 from stagejit.codegen.generate import Generated
 from stagejit.codegen.kernel import Choice
 from stagejit.codegen.target import Target
@@ -23,9 +26,6 @@ from stagejit.inspect.explain.notes import (
     Packed,
     Placement,
 )
-from stagejit.loc import Loc
-from stagejit.machine import Machine
-from stagejit.numbers import counted
 from stagejit.runtime.hosting import launching
 from stagejit.runtime.hosting.sites import inside
 from stagejit.runtime.modelled.kernels import Path

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import cast
 
-from stagejit.decisions import Decision
+from stagejit.base.decisions import Decision
 from stagejit.inspect.explain.glossary import glossary_of
 from stagejit.inspect.explain.notes import (
     Between,

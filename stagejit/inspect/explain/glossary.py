@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from stagejit.decisions import Decision
+from stagejit.base.decisions import Decision
 from stagejit.inspect.explain.notes import (
     Between,
     Chosen,

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from stagejit.decisions import Decision
+from stagejit.base.decisions import Decision
+from stagejit.base.loc import UNKNOWN, Loc
 from stagejit.inspect.explain.what_if import Worth
-from stagejit.loc import UNKNOWN, Loc
 from stagejit.runtime.compilations.compile_times import CompileTimes
 from stagejit.runtime.compilations.history import Past
 from stagejit.schedule.memory.peak import Peak

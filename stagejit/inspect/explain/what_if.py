@@ -10,8 +10,8 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from stagejit.base.numbers import nbytes_text, seconds_text
 from stagejit.inspect.explain.schema import WorthData
-from stagejit.numbers import nbytes_text, seconds_text
 from stagejit.schedule.comparison import Comparison, Totals
 
 

@@ -14,11 +14,11 @@ from itertools import pairwise, product
 
 import networkx as nx
 
-from stagejit.decisions import Decision
+from stagejit.base.decisions import Decision
+from stagejit.base.loc import Loc
+from stagejit.base.numbers import counted
 from stagejit.errors import OptionsError
 from stagejit.inspect.explain.notes import Between, Facts, Home
-from stagejit.loc import Loc
-from stagejit.numbers import counted
 
 _MOST_NAMED = 6
 _MOST_SAID = 8  # pairs of dispatches, of lines that became many

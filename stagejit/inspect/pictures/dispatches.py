@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
 
+from stagejit.base.numbers import counted, flops_text, nbytes_text, number_text
 from stagejit.inspect.page import Markup, joined, table
 from stagejit.inspect.pictures.drawing.nodes import Edge, Line, Node, draw
 from stagejit.inspect.pictures.drawing.repeats import parts_of
 from stagejit.inspect.pictures.picture import Panel
 from stagejit.inspect.pictures.words import color_of, key_of, line_of, short
-from stagejit.numbers import counted, flops_text, nbytes_text, number_text
 from stagejit.schedule.plan import Access, Barrier, Body, Dispatch, Plan
 
 _MOST_ON_EDGE = 2  # barriers that are written on an arrow

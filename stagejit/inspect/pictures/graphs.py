@@ -11,6 +11,8 @@ import re
 from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 
+from stagejit.base.loc import Loc
+from stagejit.base.numbers import counted
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.printer import op_text, value_names
 from stagejit.graph.text.literals import element_text
@@ -18,8 +20,6 @@ from stagejit.inspect.page import item, joined
 from stagejit.inspect.pictures.drawing.nodes import Edge, Line, Node, draw
 from stagejit.inspect.pictures.picture import Panel
 from stagejit.inspect.pictures.words import color_of, key_of, line_of, short
-from stagejit.loc import Loc
-from stagejit.numbers import counted
 
 _MOST_BODIES = 24  # graphs inside of a graph that are drawn
 _LONGEST = 400  # letters of an op in a tooltip

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from stagejit.base.loc import UNKNOWN, Loc
+from stagejit.base.numbers import nbytes_text
 from stagejit.inspect.page import Markup, joined, table
 from stagejit.inspect.pictures.axis import HEIGHT, LEFT, Axis
 from stagejit.inspect.pictures.dispatches import body_title
 from stagejit.inspect.pictures.drawing import svg
 from stagejit.inspect.pictures.picture import Panel
 from stagejit.inspect.pictures.words import key_of, line_of, short
-from stagejit.loc import UNKNOWN, Loc
-from stagejit.numbers import nbytes_text
 from stagejit.schedule.memory.lifetimes import Lifetime, live_nbytes, lives_of, owned
 from stagejit.schedule.memory.peak import InUse, Peak
 from stagejit.schedule.plan import Plan

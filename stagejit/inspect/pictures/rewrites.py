@@ -12,7 +12,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
-from stagejit.decisions import Decision
+from stagejit.base.decisions import Decision
+from stagejit.base.numbers import counted
 from stagejit.dispatch.origins.naming import named
 from stagejit.graph.ir import Graph, Value
 from stagejit.graph.printer import value_names
@@ -22,7 +23,6 @@ from stagejit.inspect.pictures.drawing.nodes import WIDEST, Drawn, Edge, Node, d
 from stagejit.inspect.pictures.graphs import Nodes
 from stagejit.inspect.pictures.picture import Panel
 from stagejit.inspect.pictures.words import line_of
-from stagejit.numbers import counted
 
 _WITH_TEXTS = ("encode", "resolve")  # steps whose graphs are those of `as_text`
 _MADE = re.compile(r"%([a-z_]\w*)\.(\d+)(?:#(\d+))?")

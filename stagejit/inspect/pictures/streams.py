@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from stagejit.base.machine import Machine
+from stagejit.base.numbers import counted, seconds_text
 from stagejit.codegen.generate import Generated
 from stagejit.inspect.pictures.dispatches import copies_of
 from stagejit.inspect.pictures.drawing.gantt import Bar, Gantt, Link
 from stagejit.inspect.pictures.words import color_of, line_of
-from stagejit.machine import Machine
-from stagejit.numbers import counted, seconds_text
 from stagejit.runtime.cuda.programs.program import CudaProgram
 from stagejit.runtime.modelled.kernels import Modelled
 from stagejit.runtime.modelled.streams import Costs, OnStreams, Queued, on_streams

@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from stagejit.base.numbers import counted, seconds_text
 from stagejit.codegen.generate import Generated
 from stagejit.codegen.target import Target
 from stagejit.dispatch.regions import Region
 from stagejit.inspect.pictures.dispatches import barrier_text, copies_of
 from stagejit.inspect.pictures.drawing.gantt import Bar, Frame, Gantt, Join
 from stagejit.inspect.pictures.words import color_of, line_of
-from stagejit.numbers import counted, seconds_text
 from stagejit.runtime.modelled.kernels import Modelled
 from stagejit.runtime.modelled.threads import ONE_FORK, OnThreads, Placed
 from stagejit.schedule.plan import Plan

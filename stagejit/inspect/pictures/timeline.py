@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from stagejit.base.numbers import counted, seconds_text
 from stagejit.inspect.page import table
 from stagejit.inspect.pictures import streams as gpu
 from stagejit.inspect.pictures import threads as cpu
@@ -15,7 +16,6 @@ from stagejit.inspect.pictures.dispatches import body_title
 from stagejit.inspect.pictures.drawing.gantt import Gantt
 from stagejit.inspect.pictures.picture import Panel
 from stagejit.inspect.pictures.words import color_of, key_of
-from stagejit.numbers import counted, seconds_text
 from stagejit.runtime.modelled.kernels import Modelled
 from stagejit.schedule.plan import Plan
 

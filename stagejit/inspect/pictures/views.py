@@ -10,6 +10,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import chain
 
+from stagejit.base.machine import Machine
+from stagejit.base.numbers import counted, number_text
 from stagejit.codegen.generate import Generated
 from stagejit.codegen.target import Target
 from stagejit.dispatch.regions import Region
@@ -22,8 +24,6 @@ from stagejit.inspect.pictures.picture import Picture
 from stagejit.inspect.pictures.rewrites import Recorder
 from stagejit.inspect.pictures.streams import Streams
 from stagejit.inspect.pictures.threads import Waves
-from stagejit.machine import Machine
-from stagejit.numbers import counted, number_text
 from stagejit.runtime.cuda.programs.program import CudaProgram
 from stagejit.schedule.comparison import Comparison
 from stagejit.schedule.plan import Plan

@@ -9,9 +9,9 @@ from __future__ import annotations
 import linecache
 from collections.abc import Iterable
 
+from stagejit.base.loc import Loc
 from stagejit.inspect.page import Markup, element, joined
 from stagejit.inspect.pictures.drawing import svg
-from stagejit.loc import Loc
 
 _COLORS = {
     "contract": "blue",

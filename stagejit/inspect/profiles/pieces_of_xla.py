@@ -19,8 +19,8 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from stagejit.base.loc import UNKNOWN
 from stagejit.inspect.profiles.rows import OUTSIDE, XLA, DispatchTimes
-from stagejit.loc import UNKNOWN
 from stagejit.runtime.cpu.loader import LoadedProgram
 from stagejit.runtime.cpu.recording import Clock, Event, ProgramTimes
 from stagejit.runtime.hosting.sites import Site

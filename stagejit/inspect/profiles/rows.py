@@ -18,10 +18,10 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from stagejit.base.loc import UNKNOWN, Loc
 from stagejit.graph import python_functions
 from stagejit.graph.text.quoting import quoted
 from stagejit.inspect.profiles.regions import extremes
-from stagejit.loc import UNKNOWN, Loc
 from stagejit.runtime.cpu.encoding import chunk_count, places_of
 from stagejit.runtime.cpu.recording import Clock, ProgramTimes, Slot, job_of
 from stagejit.runtime.hosting.program import HostProgram, Iterations, Launch, Parallel, Step, walk

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from stagejit.base.loc import UNKNOWN, Loc
 from stagejit.inspect.profiles.rows import steps_at
-from stagejit.loc import UNKNOWN, Loc
 from stagejit.runtime.cpu.encoding import places_of
 from stagejit.runtime.cpu.recording import Clock, ProgramTimes
 from stagejit.runtime.hosting.program import Parallel

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from stagejit.base.numbers import counted
 from stagejit.inspect import page as pages
 from stagejit.inspect.page import Markup, Section, element, joined, table
 from stagejit.inspect.profiles import drawings, on_gpu
 from stagejit.inspect.profiles.doubts import warnings
 from stagejit.inspect.profiles.rows import DispatchTimes, names_of
 from stagejit.inspect.profiles.taken import Taken
-from stagejit.numbers import counted
 from stagejit.runtime.peaks import Peaks, of_this_machine
 
 _HEAD = (

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from stagejit.machine import Machine
+from stagejit.base.machine import Machine
 
 _KERNEL_SECONDS = 2.5e-6  # until a kernel's workers run, behind another one
 _KERNELS = 3  # that it saves

@@ -13,7 +13,7 @@ which are packed once for all calls, and what one product stores for the next on
 
 from __future__ import annotations
 
-from stagejit.decisions import Decision
+from stagejit.base.decisions import Decision
 from stagejit.graph.ir import Graph
 from stagejit.graph.ops.control import bodies_of
 from stagejit.options import Options

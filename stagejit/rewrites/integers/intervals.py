@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from stagejit.formulas import quotient
+from stagejit.base.formulas import quotient
 from stagejit.types import DType, bool_
 
 Interval = tuple[int, int]  # both ends included

@@ -16,6 +16,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from stagejit.base.symbolic import bounds
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.ops.control import bodies_of, body_operands
 from stagejit.graph.ops.elementwise import function_of
@@ -29,7 +30,6 @@ from stagejit.rewrites.integers.intervals import (
     whole,
     within,
 )
-from stagejit.symbolic import bounds
 from stagejit.types import bool_
 
 Facts = Mapping[Value, Interval]

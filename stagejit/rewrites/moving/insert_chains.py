@@ -18,13 +18,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
+from stagejit.base.symbolic import Undecided
 from stagejit.graph.ir import Graph, Op, Value, is_free
 from stagejit.graph.ops import build
 from stagejit.graph.ops.moving.slices import known_box
 from stagejit.index.box import Box, ends_meet
 from stagejit.index.box_index import cover
 from stagejit.rewrites.driver import Log
-from stagejit.symbolic import Undecided
 
 NAME = "fuse-insert"
 

@@ -28,6 +28,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from stagejit.base.symbolic import Expr
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.ops import build
 from stagejit.rewrites.driver import Log
@@ -40,7 +41,6 @@ from stagejit.rewrites.moving.chains import (
     wants_memory,
 )
 from stagejit.rewrites.moving.lifetimes import Lifetimes
-from stagejit.symbolic import Expr
 
 NAME = "share-prefixes"
 

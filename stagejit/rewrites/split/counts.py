@@ -17,11 +17,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from stagejit.base.machine import Machine
+from stagejit.base.numbers import counted
 from stagejit.graph.dims import ConvDims
 from stagejit.graph.ir import Op
 from stagejit.graph.ops.moving.splits import sums_parts, tile_of
-from stagejit.machine import Machine
-from stagejit.numbers import counted
 
 _PARTS_PER_CORE = 16
 _TILES_PER_CORE = 8  # items of a product that a core is given

@@ -18,11 +18,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from stagejit.base.machine import Machine
 from stagejit.graph.dims import ScatterDims
 from stagejit.graph.functions import neutral
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.ops import build, filled
-from stagejit.machine import Machine
 from stagejit.rewrites.split.partial import converted, mapped
 from stagejit.rewrites.split.pieces import taken_along
 from stagejit.rewrites.split.sharing import LINE_NBYTES, MERGED, Sharing

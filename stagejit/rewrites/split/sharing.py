@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from stagejit.machine import HOT_FORK_SECONDS, Machine
+from stagejit.base.machine import HOT_FORK_SECONDS, Machine
 
 _CYCLE = 0.33e-9  # seconds, of cores of the last years; all others are cycles:
 _INDEX = 4.0  # to read an index vector, compare and clamp it

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 
-from stagejit.machine import FORK_SECONDS, Machine
+from stagejit.base.machine import FORK_SECONDS, Machine
 from stagejit.rewrites.tiling.along import Along
 from stagejit.rewrites.tiling.loop import TileLoop
 from stagejit.rewrites.tiling.parts import TURNED, is_sliced

@@ -19,9 +19,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import chain
 
+from stagejit.base.machine import Machine
+from stagejit.base.numbers import counted
 from stagejit.graph.ir import Graph, Op
-from stagejit.machine import Machine
-from stagejit.numbers import counted
 from stagejit.rewrites.driver import Log
 from stagejit.rewrites.tiling.along import Along, axes_along
 from stagejit.rewrites.tiling.clusters import Cluster, Clusters

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import math
 
+from stagejit.base.locks import remembered
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.ops.axes import separate, summed
-from stagejit.locks import remembered
 from stagejit.rewrites.split.partial import summed_in
 from stagejit.rewrites.tiling.along import Along
 from stagejit.types import TensorType

@@ -15,9 +15,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from stagejit.decisions import Decision
+from stagejit.base.decisions import Decision
+from stagejit.base.machine import Machine
+from stagejit.base.symbolic import at_most
 from stagejit.graph.ir import Graph, Op, Value
-from stagejit.machine import Machine
 from stagejit.options import Options
 from stagejit.rewrites.driver import describe
 from stagejit.rewrites.weights.determined import Determined, cloned_out, roots_of
@@ -33,7 +34,6 @@ from stagejit.rewrites.weights.made import (
 )
 from stagejit.rewrites.weights.measures import error_of
 from stagejit.rewrites.weights.rebuilt import Rebuilding
-from stagejit.symbolic import at_most
 from stagejit.trace.weights import Budget, Weight
 
 NAME = "evaluate-weights"

@@ -10,12 +10,12 @@ from __future__ import annotations
 import logging
 from typing import Any
 
+from stagejit.base.users_line import users_frame
 from stagejit.runtime.compilations import history
 from stagejit.runtime.compilations.history import Compiled, Signature
 from stagejit.runtime.compilations.passing import UNKNOWN, passed_on_the_way
 from stagejit.runtime.lowering.seams import Call
 from stagejit.runtime.lowering.staged import Request
-from stagejit.users_line import users_frame
 
 _log = logging.getLogger("stagejit")
 

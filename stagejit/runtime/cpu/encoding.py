@@ -27,7 +27,7 @@ from typing import Any, assert_never
 
 import numpy as np
 
-from stagejit.machine import FRESH_FROM_NBYTES
+from stagejit.base.machine import FRESH_FROM_NBYTES
 from stagejit.runtime.cpu import foreign
 from stagejit.runtime.cpu.nans.checks import BEHIND_NOTE, words_of
 from stagejit.runtime.cpu.native import interpreter

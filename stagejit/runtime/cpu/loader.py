@@ -23,9 +23,9 @@ from typing import Any, Protocol
 import jax
 import numpy as np
 
+from stagejit.base.locks import new_lock
 from stagejit.errors import InternalError, StagejitError
 from stagejit.graph import python_functions
-from stagejit.locks import new_lock
 from stagejit.runtime.cpu import foreign
 from stagejit.runtime.cpu.encoding import TABLE, Code, encoded, named_for
 from stagejit.runtime.cpu.native import entry, support

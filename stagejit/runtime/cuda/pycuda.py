@@ -18,7 +18,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from stagejit.locks import new_lock, new_rlock, remembered
+from stagejit.base.locks import new_lock, new_rlock, remembered
 from stagejit.runtime.cuda import nvrtc
 from stagejit.runtime.cuda.conditions import DECIDE, OLDEST, Conditions
 from stagejit.runtime.cuda.cubins import Compiler, cubins, key_of, nvrtc_compiler

@@ -33,8 +33,8 @@ from typing import Any
 import jax
 import numpy as np
 
+from stagejit.base.locks import remembered
 from stagejit.errors import InternalError
-from stagejit.locks import remembered
 from stagejit.runtime import ffi_abi as abi
 from stagejit.runtime.cuda.driver import Array
 from stagejit.runtime.cuda.drivers import driver_of

@@ -6,9 +6,9 @@ fork. Invariant: numbers alone; what depends on what is known before.
 
 from __future__ import annotations
 
+from stagejit.base.machine import FORK_SECONDS
 from stagejit.codegen.kernel import Choice, Kernel
 from stagejit.codegen.target import Target
-from stagejit.machine import FORK_SECONDS
 
 # A chunk should be worth claiming, and there should be enough of them that late workers find some.
 CHUNK_SECONDS = 2e-6

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from stagejit.decisions import path_inside
-from stagejit.loc import UNKNOWN, Loc
+from stagejit.base.decisions import path_inside
+from stagejit.base.loc import UNKNOWN, Loc
 
 if TYPE_CHECKING:  # `lowering/staged.py` is imported with the package, and the compiler is not
     from stagejit.schedule.plan import Body, Dispatch

@@ -33,11 +33,11 @@ import jax
 from jax.extend.core.primitives import jit_p
 from jax.interpreters import mlir
 
+from stagejit.base.importing import importing
+from stagejit.base.locks import new_lock, new_rlock
 from stagejit.compat import has_static_shape
 from stagejit.enabling import chosen_options, planning, scope, suspended
 from stagejit.errors import InternalError
-from stagejit.importing import importing
-from stagejit.locks import new_lock, new_rlock
 from stagejit.options import CUDA, Options
 from stagejit.runtime.lowering import fallback, inherited, seams
 from stagejit.runtime.lowering.formats import NAME as CALLER_LAYOUTS

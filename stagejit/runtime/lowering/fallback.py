@@ -12,9 +12,9 @@ import os
 from collections.abc import Callable
 from typing import TypeVar
 
+from stagejit.base.users_line import warn
 from stagejit.errors import USERS_FAULTS, FallbackWarning
 from stagejit.runtime.lowering.staged import Request
-from stagejit.users_line import warn
 
 T = TypeVar("T")
 

@@ -22,8 +22,8 @@ from typing import Any
 from jax import lax
 from jax.extend import core as jex_core
 
+from stagejit.base.decisions import Decision
 from stagejit.compat import is_extended, shaped_like
-from stagejit.decisions import Decision
 from stagejit.index.layout import Layout
 from stagejit.index.wanted import LayoutRequirement, in_words
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from stagejit.decisions import Decision
+from stagejit.base.decisions import Decision
 from stagejit.options import Options
 from stagejit.types import TensorType
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from stagejit.base.machine import CALL_SECONDS, Machine
 from stagejit.codegen.kernel import Kernel
 from stagejit.codegen.target import Target
-from stagejit.machine import CALL_SECONDS, Machine
 from stagejit.runtime.hosting import launching
 from stagejit.schedule.turns import Carried, counted_once
 

@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from stagejit.base.importing import importing
+from stagejit.base.machine import Machine
 from stagejit.codegen.generate import Generated
 from stagejit.codegen.target import Target
 from stagejit.dispatch.regions import Region
-from stagejit.importing import importing
-from stagejit.machine import Machine
 from stagejit.runtime.modelled.kernels import Modelled, Path
 from stagejit.runtime.modelled.threads import OnThreads
 from stagejit.schedule.schedule import Schedule

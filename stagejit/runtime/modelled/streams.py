@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from stagejit.base.machine import Machine
 from stagejit.codegen.generate import Generated
-from stagejit.machine import Machine
 from stagejit.runtime.cuda.programs.program import (
     Body,
     Branch,

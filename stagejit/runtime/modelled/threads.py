@@ -22,11 +22,11 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from stagejit.base.decisions import Decision, path_inside
+from stagejit.base.numbers import seconds_text
 from stagejit.codegen.generate import Generated
 from stagejit.codegen.target import Target
-from stagejit.decisions import Decision, path_inside
 from stagejit.dispatch.regions import Region
-from stagejit.numbers import seconds_text
 from stagejit.options import Options
 from stagejit.runtime.modelled.kernels import Modelled, Path, copying_seconds, core_seconds
 from stagejit.runtime.modelled.waves import Job, forking, in_turn, together

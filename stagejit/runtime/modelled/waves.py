@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from stagejit.machine import FORK_SECONDS, HOT_FORK_SECONDS
+from stagejit.base.machine import FORK_SECONDS, HOT_FORK_SECONDS
 
 WAKING_SECONDS = FORK_SECONDS / 2
 AWAKE_SECONDS = FORK_SECONDS

@@ -31,10 +31,10 @@ import llvmlite
 import llvmlite.binding as llvm
 from llvmlite.binding import ffi
 
+from stagejit.base.locks import free_in_child, new_lock
+from stagejit.base.other_threads import on_another_thread, on_other_threads
 from stagejit.codegen.target import Target
 from stagejit.errors import InternalError
-from stagejit.locks import free_in_child, new_lock
-from stagejit.other_threads import on_another_thread, on_other_threads
 from stagejit.runtime.gate import Gate
 from stagejit.runtime.objects import linker
 from stagejit.runtime.objects.elf import ObjectError

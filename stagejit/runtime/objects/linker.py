@@ -19,8 +19,8 @@ from typing import Any
 
 import llvmlite.binding as llvm
 
+from stagejit.base.other_threads import on_another_thread
 from stagejit.codegen.target import Target
-from stagejit.other_threads import on_another_thread
 from stagejit.runtime.objects import elf
 from stagejit.runtime.objects.code_memory import Block, code_memory
 from stagejit.runtime.objects.elf import Object, ObjectError, Relocation, Symbol

@@ -17,10 +17,10 @@ import threading
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from stagejit.locks import new_lock
+from stagejit.base.locks import new_lock
+from stagejit.base.users_line import warn
 from stagejit.runtime.objects import private_folder
 from stagejit.runtime.objects.private_folder import RefusedError, opened_folder
-from stagejit.users_line import warn
 
 # An entry is `magic + HMAC-SHA256(secret, magic, key, object) + object`. So a file that was cut
 # short, replaced, or stored under another key is not taken for this key's object.

@@ -12,7 +12,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from stagejit.numbers import nbytes_text
+from stagejit.base.numbers import nbytes_text
 from stagejit.runtime.objects.object_cache import DEFAULT_LIMIT_NBYTES, ObjectCache, default_folder
 from stagejit.runtime.objects.private_folder import opened_folder
 

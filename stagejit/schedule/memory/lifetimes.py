@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from stagejit.loc import Loc
+from stagejit.base.loc import Loc
 from stagejit.schedule.access import Access, Buffer
 from stagejit.schedule.binding import Binding
 

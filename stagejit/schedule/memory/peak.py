@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from stagejit.loc import UNKNOWN, Loc
-from stagejit.numbers import counted, nbytes_text
+from stagejit.base.loc import UNKNOWN, Loc
+from stagejit.base.numbers import counted, nbytes_text
 from stagejit.schedule.memory.lifetimes import (
     AnyBody,
     AnyPlan,

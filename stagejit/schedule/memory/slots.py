@@ -11,7 +11,8 @@ import functools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from stagejit.decisions import Decision
+from stagejit.base.decisions import Decision
+from stagejit.base.symbolic import bounds
 from stagejit.dispatch.in_place import refuse_in_place
 from stagejit.graph.ir import Value
 from stagejit.index.bit_sets import bits
@@ -21,7 +22,6 @@ from stagejit.schedule.memory.packing import Life, Slot, overwrites, pack
 from stagejit.schedule.memory.shared import Place, shared
 from stagejit.schedule.plan import Buffer
 from stagejit.schedule.schedule import Step
-from stagejit.symbolic import bounds
 
 # Positions are put in order for this part of the arena, or more.
 _WORTH_WAITING = 1 / 32

@@ -18,13 +18,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from stagejit.base.symbolic import Expr, Int, Symbol, terms_of
 from stagejit.dispatch.regions import Region, with_inner
 from stagejit.graph import python_functions
 from stagejit.index.box import Box
 from stagejit.index.progressions import Dim
 from stagejit.schedule.access import boxes_by_buffer
 from stagejit.schedule.bodies import PlacedBody
-from stagejit.symbolic import Expr, Int, Symbol, terms_of
 
 # The first value and the step of what counts iterations; None for what is the same in all of them.
 _Counts = Mapping[Symbol, tuple[int, int] | None]

@@ -13,10 +13,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from stagejit.decisions import Decision
+from stagejit.base.decisions import Decision
+from stagejit.base.machine import FORK_SECONDS, HOT_FORK_SECONDS, Machine
 from stagejit.dispatch.bodies import counted_inside
 from stagejit.dispatch.regions import Region
-from stagejit.machine import FORK_SECONDS, HOT_FORK_SECONDS, Machine
 from stagejit.options import Options
 from stagejit.schedule.bodies import Bodies, PlacedBody, with_threads
 from stagejit.schedule.schedule import Schedule, Step

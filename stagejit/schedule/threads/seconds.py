@@ -6,8 +6,8 @@ tell two machines apart.
 
 from __future__ import annotations
 
+from stagejit.base.machine import CALL_SECONDS, Machine
 from stagejit.dispatch.regions import Region
-from stagejit.machine import CALL_SECONDS, Machine
 from stagejit.schedule.schedule import Step
 
 

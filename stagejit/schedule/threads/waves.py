@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from stagejit.machine import Machine
+from stagejit.base.machine import Machine
 from stagejit.options import Options
 from stagejit.schedule.plan import Plan
 from stagejit.schedule.schedule import Run, Schedule, Step, Wave

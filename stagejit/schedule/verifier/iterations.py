@@ -15,12 +15,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Set
 from dataclasses import replace
 
+from stagejit.base.symbolic import Int, Symbol, expr
 from stagejit.errors import VerificationError
 from stagejit.index.box_index import BoxIndex
 from stagejit.rewrites.integers.intervals import whole, within
 from stagejit.schedule.access import boxes_by_buffer
 from stagejit.schedule.plan import Body, Buffer, Counter, Dispatch
-from stagejit.symbolic import Int, Symbol, expr
 
 
 def verify_iterations(

@@ -13,8 +13,8 @@ from typing import Any
 
 from jax.extend.core import Primitive
 
-from stagejit.decisions import Decision
-from stagejit.extension import Extension
+from stagejit.base.decisions import Decision
+from stagejit.base.extension import Extension
 from stagejit.graph.ir import Value
 from stagejit.trace.emitter import Emitter
 from stagejit.trace.translation import Rule, Site, Unsupported

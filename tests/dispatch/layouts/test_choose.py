@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from stagejit.decisions import Decision
+from stagejit.base.decisions import Decision
 from stagejit.dispatch.layouts.choose import lay_out
 from stagejit.dispatch.layouts.cost import Grain
 from stagejit.dispatch.layouts.relay import bound_memory, relay

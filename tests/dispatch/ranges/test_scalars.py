@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from jax import lax
 
 import stagejit
+from stagejit.base.formulas import evaluate
+from stagejit.base.symbolic import Int, bounds
 from stagejit.dispatch.ranges.scalars import Scalars, known_arguments
-from stagejit.formulas import evaluate
 from stagejit.graph.interpreter import interpret
 from stagejit.graph.ir import Graph, Value
 from stagejit.options import Options
-from stagejit.symbolic import Int, bounds
 from stagejit.trace.translate import graph_of
 
 I32 = np.int32

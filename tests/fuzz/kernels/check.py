@@ -12,6 +12,7 @@ import random
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from stagejit.base.machine import Machine
 from stagejit.codegen.generate import Generated, KernelCache
 from stagejit.codegen.kernel import Kernel
 from stagejit.dispatch.in_place import refuse_in_place
@@ -21,7 +22,6 @@ from stagejit.graph.interpreter import interpret
 from stagejit.graph.ir import Graph, Value
 from stagejit.graph.ops.control import memory_of
 from stagejit.graph.verifier import verify as verify_graph
-from stagejit.machine import Machine
 from stagejit.rewrites import rewrite_graph
 from stagejit.rewrites.normal_form import normalize
 from tests.dispatches import dispatches_of

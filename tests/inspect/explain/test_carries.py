@@ -13,7 +13,7 @@ import pytest
 from jax import lax
 
 import stagejit
-from stagejit.machine import CALL_SECONDS
+from stagejit.base.machine import CALL_SECONDS
 from stagejit.schedule.bodies import ALTERNATE_FROM_NBYTES
 
 

@@ -15,13 +15,13 @@ from jax import lax
 from typer.testing import CliRunner
 
 import stagejit
+from stagejit.base.decisions import Decision
+from stagejit.base.loc import Loc
 from stagejit.bench import cli
-from stagejit.decisions import Decision
 from stagejit.inspect.explain import Explanation
 from stagejit.inspect.explain.notes import PartOf
 from stagejit.inspect.explain.rendering.lines import blocks_of
 from stagejit.inspect.explain.rendering.wording import ops_text
-from stagejit.loc import Loc
 from stagejit.options import Options
 from tests.inspect.pages import rows_of
 

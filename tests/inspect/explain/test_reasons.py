@@ -14,11 +14,11 @@ import pytest
 from jax import lax
 
 import stagejit
+from stagejit.base.loc import Loc
 from stagejit.errors import OptionsError
 from stagejit.inspect.explain import Explanation
 from stagejit.inspect.explain.notes import Facts, Launched
 from stagejit.inspect.explain.rendering.text import text_of
-from stagejit.loc import Loc
 from stagejit.options import Options
 from tests.left import left
 

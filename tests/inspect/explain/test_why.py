@@ -13,8 +13,8 @@ import jax
 import pytest
 
 import stagejit
+from stagejit.base.decisions import path_inside
 from stagejit.bench.workloads.catalogue import WORKLOADS
-from stagejit.decisions import path_inside
 from stagejit.dispatch.origins.naming import named_values
 from stagejit.inspect.explain import Explanation
 from stagejit.inspect.explain.notes import Facts

@@ -12,9 +12,9 @@ import jax.numpy as jnp
 from jax.profiler import ProfileData
 
 import stagejit
+from stagejit.base.loc import UNKNOWN
 from stagejit.inspect.profiles.spans import Span
 from stagejit.inspect.profiles.xspace import PLANE, xspace
-from stagejit.loc import UNKNOWN
 
 
 def staged_work(x: Any) -> Any:

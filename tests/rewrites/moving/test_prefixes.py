@@ -11,7 +11,7 @@ import pytest
 from jax import lax
 
 import stagejit
-from stagejit.decisions import Decision
+from stagejit.base.decisions import Decision
 from stagejit.errors import OptionsError
 from stagejit.graph.interpreter import interpret
 from stagejit.graph.ir import Graph

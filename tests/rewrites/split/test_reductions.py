@@ -13,12 +13,12 @@ import pytest
 from jax import lax
 
 import stagejit
+from stagejit.base.machine import Machine
 from stagejit.codegen.cuda.device import device_named
 from stagejit.errors import OptionsError, VerificationError
 from stagejit.graph.functions import REDUCE_FUNCTIONS
 from stagejit.graph.interpreter import interpret
 from stagejit.graph.ops import infer
-from stagejit.machine import Machine
 from stagejit.options import Options
 from stagejit.rewrites.driver import run_steps
 from stagejit.rewrites.split import reductions as split

@@ -13,9 +13,9 @@ import pytest
 from jax import lax
 
 import stagejit
+from stagejit.base.machine import Machine
 from stagejit.codegen.cuda.device import device_named
 from stagejit.graph.ir import Op
-from stagejit.machine import Machine
 from stagejit.options import Options
 from stagejit.rewrites.driver import run_steps
 from stagejit.rewrites.split import scans as split_scan

@@ -13,9 +13,9 @@ import pytest
 from jax import lax
 
 import stagejit
+from stagejit.base.machine import SMALL_SERVER, Machine
 from stagejit.codegen.cuda.device import device_named
 from stagejit.graph.interpreter import interpret
-from stagejit.machine import SMALL_SERVER, Machine
 from stagejit.options import Options
 from stagejit.rewrites.driver import run_steps
 from stagejit.rewrites.split import reductions as split

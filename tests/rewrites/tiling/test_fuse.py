@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 
 import stagejit
+from stagejit.base.machine import Machine
 from stagejit.graph.interpreter import interpret
 from stagejit.graph.ir import Graph, Op
-from stagejit.machine import Machine
 from stagejit.options import Options
 from stagejit.rewrites import rewrite_graph
 from stagejit.rewrites.driver import GraphStep, Log, run_steps

@@ -14,15 +14,15 @@ import pytest
 from jax import lax
 
 import stagejit
+from stagejit.base.decisions import path_inside
+from stagejit.base.machine import CALL_SECONDS, Machine
+from stagejit.base.numbers import seconds_text
 from stagejit.codegen.cuda.device import device_named
 from stagejit.codegen.target import Target
-from stagejit.decisions import path_inside
 from stagejit.explaining import explanation_of, totals_of
 from stagejit.inspect.pictures import streams, threads, views
 from stagejit.inspect.pictures.drawing.gantt import Bar
 from stagejit.inspect.profiles.rows import DispatchTimes
-from stagejit.machine import CALL_SECONDS, Machine
-from stagejit.numbers import seconds_text
 from stagejit.options import Options
 from stagejit.pipeline import Compilation
 from stagejit.runtime.modelled.kernels import core_seconds, launch_seconds

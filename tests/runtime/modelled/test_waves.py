@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from jax import lax
 
 import stagejit
+from stagejit.base.decisions import Decision
+from stagejit.base.machine import HOT_FORK_SECONDS
 from stagejit.codegen.target import Target
-from stagejit.decisions import Decision
 from stagejit.explaining import explanation_of
-from stagejit.machine import HOT_FORK_SECONDS
 from stagejit.options import Options
 from stagejit.pipeline import Compilation
 from stagejit.runtime.modelled.threads import OnThreads

@@ -9,9 +9,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from stagejit.base.locks import remembered
 from stagejit.codegen.nest.groups import Split
 from stagejit.index.affine import Var
-from stagejit.locks import remembered
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from stagejit.base.machine import Machine
 from stagejit.codegen.closed import ClosedRegion
 from stagejit.codegen.contraction.walk import made_of_anchor
 from stagejit.codegen.elements.footprint import Footprint
@@ -22,7 +23,6 @@ from stagejit.codegen.ir.nodes import Value as Register
 from stagejit.graph.ir import Op, Value
 from stagejit.graph.ops.attention import Roles, roles_of
 from stagejit.index.affine import Affine, Index, Var
-from stagejit.machine import Machine
 
 
 @dataclass(frozen=True, eq=False)

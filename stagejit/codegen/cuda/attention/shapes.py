@@ -14,11 +14,11 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from stagejit.base.numbers import nbytes_text
 from stagejit.codegen.choices import Ranked, cheapest
 from stagejit.codegen.cuda.attention.nest import Attention
 from stagejit.codegen.cuda.device import Device
 from stagejit.codegen.ir.grid.matrix_tiles import M16N8K16_BF16, M16N8K16_F16, WARP, MatrixTile
-from stagejit.numbers import nbytes_text
 from stagejit.types import DType, bf16, f16
 
 SIDE = 16  # threads along rows and along columns of a block that multiplies and adds

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from stagejit.base.locks import remembered
 from stagejit.codegen.cuda.attention.nest import Attention
 from stagejit.codegen.cuda.attention.products import Fragment, Products
 from stagejit.codegen.cuda.attention.shapes import Shape
@@ -16,7 +17,6 @@ from stagejit.codegen.cuda.attention.staging import Side
 from stagejit.codegen.cuda.threads import ThreadEmitter
 from stagejit.codegen.ir.nodes import Buffer
 from stagejit.codegen.ir.nodes import Value as Register
-from stagejit.locks import remembered
 from stagejit.types import DType
 
 _PAIR = 2  # neighbours of a row in a fragment of sums

@@ -6,8 +6,8 @@ that was compiled once, for a call like the one in question.
 
 from __future__ import annotations
 
+from stagejit.base.numbers import counted, seconds_text
 from stagejit.inspect.explain.schema import CompilationData, CompilationsData
-from stagejit.numbers import counted, seconds_text
 from stagejit.runtime.compilations.compile_times import CompileTimes
 from stagejit.runtime.compilations.history import Compiled, Past
 

@@ -22,9 +22,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from itertools import groupby
 
-from stagejit.decisions import Decision
+from stagejit.base.decisions import Decision
+from stagejit.base.loc import UNKNOWN, Loc
 from stagejit.inspect.explain.notes import Because, Between, Note
-from stagejit.loc import UNKNOWN, Loc
 from stagejit.rewrites.encodings import choose, elide, propagate
 
 THE_PROGRAM = "the program as a whole"

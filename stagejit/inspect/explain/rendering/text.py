@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from stagejit.base.numbers import counted, nbytes_text, seconds_text
 from stagejit.graph.text.quoting import quoted
 from stagejit.inspect.explain import what_if
 from stagejit.inspect.explain.notes import Between, Facts, Launched, PartOf
@@ -20,7 +21,6 @@ from stagejit.inspect.explain.rendering.wording import (
     said_of,
     sign_of,
 )
-from stagejit.numbers import counted, nbytes_text, seconds_text
 
 _MOST_NAMES = 6  # of those that an item stands for
 

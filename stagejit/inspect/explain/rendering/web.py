@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from stagejit.decisions import Decision
+from stagejit.base.decisions import Decision
+from stagejit.base.numbers import counted, nbytes_text, number_text, seconds_text
 from stagejit.inspect.explain import what_if
 from stagejit.inspect.explain.glossary import glossary_of, meaning_of
 from stagejit.inspect.explain.notes import (
@@ -33,7 +34,6 @@ from stagejit.inspect.explain.rendering.wording import (
     work_of,
 )
 from stagejit.inspect.page import Markup, Section, element, fragment, item, joined, page, table
-from stagejit.numbers import counted, nbytes_text, number_text, seconds_text
 from stagejit.schedule.turns import counted_once
 
 _MOST_OPEN = 12  # blocks; of more, each is folded to begin with

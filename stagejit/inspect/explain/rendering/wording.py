@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from stagejit.decisions import Decision
+from stagejit.base.decisions import Decision
+from stagejit.base.numbers import counted, flops_text, nbytes_text, number_text, seconds_text
 from stagejit.inspect.explain.notes import (
     Between,
     Chosen,
@@ -20,7 +21,6 @@ from stagejit.inspect.explain.notes import (
     Placement,
 )
 from stagejit.inspect.explain.rendering.lines import Item
-from stagejit.numbers import counted, flops_text, nbytes_text, number_text, seconds_text
 
 _MOST_OPS = 8  # that stand one by one
 _MOST_CALLS = 4  # of a helper function

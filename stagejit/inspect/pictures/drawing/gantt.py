@@ -12,10 +12,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
+from stagejit.base.locks import remembered
+from stagejit.base.numbers import seconds_text
 from stagejit.inspect.page import Markup, joined
 from stagejit.inspect.pictures.drawing import svg
-from stagejit.locks import remembered
-from stagejit.numbers import seconds_text
 
 _LEFT, _TOP, _WIDTH = 84.0, 12.0, 1080.0
 _HEAD = 8.0  # more room above the lanes, where there are frames

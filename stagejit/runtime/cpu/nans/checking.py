@@ -13,9 +13,9 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
+from stagejit.base.loc import Loc
 from stagejit.graph.ir import Op
 from stagejit.index.box import Box
-from stagejit.loc import Loc
 from stagejit.options import Options
 from stagejit.runtime.cpu.nans.checks import BEHIND_NOTE, check_of, is_checked
 from stagejit.runtime.hosting.program import Check, Clear

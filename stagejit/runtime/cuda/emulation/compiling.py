@@ -23,8 +23,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from stagejit.base.locks import new_lock
 from stagejit.errors import NoDriverError, StagejitError
-from stagejit.locks import new_lock
 from stagejit.runtime.cuda.driver import Source
 from stagejit.runtime.objects.engine import machine
 from stagejit.runtime.objects.object_cache import ObjectCache, digest

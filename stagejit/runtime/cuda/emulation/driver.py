@@ -19,9 +19,9 @@ from typing import Any, cast
 import jax
 import numpy as np
 
+from stagejit.base.locks import new_rlock
 from stagejit.codegen.cuda.device import device_named
 from stagejit.codegen.ir.grid.shared_memory import STATIC_NBYTES
-from stagejit.locks import new_rlock
 from stagejit.runtime.cuda.driver import Array, Event, Function, Graph, Source, Stream, T
 from stagejit.runtime.cuda.emulation.compiling import Launcher, launchers
 from stagejit.runtime.cuda.emulation.launching import launch_kernel

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
+from stagejit.base.locks import new_lock
 from stagejit.codegen.ir.grid.matrix_tiles import WARP
-from stagejit.locks import new_lock
 from stagejit.runtime.cuda.emulation.compiling import Launcher
 
 ORDERS = ("forward", "backward", "random")

@@ -24,8 +24,8 @@ from weakref import WeakKeyDictionary, finalize
 
 import numpy as np
 
+from stagejit.base.locks import new_lock, remembered
 from stagejit.errors import InternalError
-from stagejit.locks import new_lock, remembered
 from stagejit.runtime.cuda.driver import Array, Driver, Graph, Source, Stream
 from stagejit.runtime.cuda.programs import timing
 from stagejit.runtime.cuda.programs.holding import Held

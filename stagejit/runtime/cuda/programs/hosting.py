@@ -22,9 +22,9 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from jax.extend.core import Literal
 
+from stagejit.base.decisions import Decision
 from stagejit.codegen.generate import Generated
 from stagejit.codegen.ir.grid.shared_memory import dynamic_nbytes
-from stagejit.decisions import Decision
 from stagejit.dispatch.regions import Region
 from stagejit.errors import InternalError
 from stagejit.graph.ir import Value

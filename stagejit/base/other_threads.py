@@ -22,8 +22,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from stagejit.locks import new_lock
-from stagejit.users_line import led_to_by, users_frame
+from stagejit.base.locks import new_lock
+from stagejit.base.users_line import led_to_by, users_frame
 
 T = TypeVar("T")
 R = TypeVar("R")

@@ -15,11 +15,11 @@ import numpy as np
 import pytest
 
 import stagejit
+from stagejit.base.other_threads import on_other_threads
+from stagejit.base.users_line import warn
 from stagejit.errors import FallbackWarning
-from stagejit.other_threads import on_other_threads
 from stagejit.pipeline import Compilation
 from stagejit.runtime.objects.object_cache import CacheWarning
-from stagejit.users_line import warn
 
 X = np.arange(5, dtype=np.float32)
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from stagejit.numbers import counted, flops_text, nbytes_text, seconds_text
+from stagejit.base.numbers import counted, flops_text, nbytes_text, seconds_text
 
-PACKAGE = Path(__file__).resolve().parent.parent / "stagejit"
+PACKAGE = Path(__file__).resolve().parents[2] / "stagejit"
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,8 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
 
+from stagejit.base.extension import Extension, in_short
 from stagejit.errors import USERS_FAULTS, UnsupportedOpError
-from stagejit.extension import Extension, in_short
 from stagejit.options import Options
 
 _NOT_OURS = (MemoryError, UnsupportedOpError, *USERS_FAULTS)

@@ -16,10 +16,10 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, TypeVar
 
+from stagejit.base.loc import Loc
+from stagejit.base.symbolic import Undecided
+from stagejit.base.users_line import is_ours, users_frame
 from stagejit.errors import ExtensionError
-from stagejit.loc import Loc
-from stagejit.symbolic import Undecided
-from stagejit.users_line import is_ours, users_frame
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-from stagejit.loc import UNKNOWN, Loc
+from stagejit.base.loc import UNKNOWN, Loc
 
 _NAMED = re.compile(r"@(?=[A-Za-z_])")  # a dispatch
 

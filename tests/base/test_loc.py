@@ -8,8 +8,8 @@ import pickle
 import jax
 import jax.numpy as jnp
 
+from stagejit.base.loc import Loc
 from stagejit.compat import callers_of, loc_of
-from stagejit.loc import Loc
 
 
 def helper(x: jax.Array) -> jax.Array:

@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from stagejit.symbolic import Int
+from stagejit.base.symbolic import Int
 
 _INFIX = {
     "add": "+", "sub": "-", "mul": "*",

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from stagejit import other_threads
-from stagejit.other_threads import on_another_thread, on_other_threads
+from stagejit.base import other_threads
+from stagejit.base.other_threads import on_another_thread, on_other_threads
 
 
 def is_main() -> bool:

@@ -21,7 +21,7 @@ from types import FrameType
 import jax
 
 # As code objects name their files: not resolved.
-_OWN_FOLDER = str(Path(__file__).parent) + "/"
+_OWN_FOLDER = str(Path(__file__).parents[1]) + "/"
 _PROGRAMS = _OWN_FOLDER + "bench/"  # plain JAX, as a user writes it
 _JAX_FOLDER = str(Path(jax.__file__).parent) + "/"
 

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stagejit.formulas import evaluate
-from stagejit.symbolic import (
+from stagejit.base.formulas import evaluate
+from stagejit.base.symbolic import (
     Expr,
     Int,
     Symbol,
