@@ -36,8 +36,7 @@ arguments alone.
 
 Note [Values, not registries]: an extension could join tables of the process, as `stagejit.inline`
 does. Then what a function compiles to would depend on what was imported, and in which order, and
-what was compiled before would have to be forgotten. As part of the options it is part of the keys
-of all caches: what was made without it, or with another one, is never found.
+what was compiled before would have to be forgotten. In the options it is in the keys of all caches.
 """
 
 from __future__ import annotations

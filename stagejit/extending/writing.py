@@ -22,9 +22,10 @@ from stagejit.codegen.closed import ClosedRegion
 from stagejit.codegen.costs import region_seconds
 from stagejit.codegen.cuda.device import Device
 from stagejit.codegen.cuda.kernels import grid_kernel
-from stagejit.codegen.elements.elements import Memory, Stores
+from stagejit.codegen.elements.elements import Memory
 from stagejit.codegen.elements.lines import Line, lines_of
 from stagejit.codegen.elements.loops import Loops, loops_of_stores
+from stagejit.codegen.elements.stores import Stores
 from stagejit.codegen.ir.builder import Builder
 from stagejit.codegen.ir.nodes import Value as Register
 from stagejit.codegen.ir.nodes import element_type

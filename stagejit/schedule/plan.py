@@ -8,7 +8,7 @@ depends on a target.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import networkx as nx
@@ -22,8 +22,7 @@ from stagejit.base.symbolic import Symbol, symbols_in
 from stagejit.dispatch.packs import Pack
 from stagejit.errors import OptionsError
 from stagejit.graph.text.quoting import quoted
-from stagejit.index.box import Box
-from stagejit.schedule import hazards, reduction, turns
+from stagejit.schedule import reduction, turns
 from stagejit.schedule.access import Access, Barrier, Buffer, BufferKind, Hazard, HostScalar, Parts
 from stagejit.schedule.binding import Binding, Carry, Counter
 from stagejit.schedule.comparison import Comparison, Totals
@@ -200,7 +199,7 @@ class Plan:
             return replace(dispatch, reads=reads, writes=writes, parts=parts)
 
         dispatches = tuple(map(at_offsets, self.dispatches))
-        needed = _needed(dispatches, self.barriers)
+        needed = reduction.needed(dispatches, self.barriers)
         lent = {buffer.host for buffer in self.buffers}
 
         def at_values(barrier: Barrier) -> Barrier:
@@ -370,31 +369,6 @@ class Plan:
     def _repr_html_(self) -> str:
         """Its pictures and tables, for notebooks."""
         return html_of(self)
-
-
-def _needed(
-    dispatches: Sequence[Dispatch], barriers: Sequence[Barrier]
-) -> Callable[[Barrier], list[Box]]:
-    """What has to settle of the source of a barrier for its other end, or for who comes after."""
-    names = [dispatch.name for dispatch in dispatches]
-    position = {name: at for at, name in enumerate(names)}
-    direct: dict[int, int] = {}
-    for barrier in barriers:
-        second = position[barrier.dst]
-        direct[second] = direct.get(second, 0) | 1 << position[barrier.src]
-    before = hazards.ancestors(len(names), direct)
-    found: dict[tuple[str, str], list[tuple[int, Box]]] = {}
-    for first, second, conflicts in hazards.hazard_graph(dispatches).edges(data="conflicts"):
-        for conflict in conflicts:
-            key = names[first], conflict.buffer
-            found.setdefault(key, []).extend((second, box) for box in conflict.ranges)
-
-    def needed(barrier: Barrier) -> list[Box]:
-        dst = position[barrier.dst]
-        of_source = found.get((barrier.src, barrier.buffer), ())
-        return [box for at, box in of_source if at == dst or before[at] >> dst & 1]
-
-    return needed
 
 
 def _body_lines(dispatch: Dispatch, body: Body) -> list[str]:

@@ -15,13 +15,20 @@ from __future__ import annotations
 
 import itertools
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from stagejit.index.box import Box, hull_of
 from stagejit.index.box_index import MOST_PIECES, BoxIndex, NumberedBoxes, left_of
 from stagejit.schedule.access import Barrier, Buffer, Hazard
-from stagejit.schedule.hazards import Conflict, HazardGraph, Touching, ancestors, predecessors
+from stagejit.schedule.hazards import (
+    Conflict,
+    HazardGraph,
+    Touching,
+    ancestors,
+    hazard_graph,
+    predecessors,
+)
 
 # So many barriers of a source only settle a part more; see Note [Many parts].
 _MOST_BESIDES = 4
@@ -182,3 +189,28 @@ def with_ranges(
 def _nbytes(buffer: str, ranges: tuple[Box, ...], buffers: Mapping[str, Buffer]) -> int:
     size = buffers[buffer].dtype.itemsize if buffer else 0
     return sum(box.count for box in ranges) * size
+
+
+def needed(
+    dispatches: Sequence[Touching], barriers: Sequence[Barrier]
+) -> Callable[[Barrier], list[Box]]:
+    """What has to settle of the source of a barrier for its other end, or for who comes after."""
+    names = [dispatch.name for dispatch in dispatches]
+    position = {name: at for at, name in enumerate(names)}
+    direct: dict[int, int] = {}
+    for barrier in barriers:
+        second = position[barrier.dst]
+        direct[second] = direct.get(second, 0) | 1 << position[barrier.src]
+    before = ancestors(len(names), direct)
+    found: dict[tuple[str, str], list[tuple[int, Box]]] = {}
+    for first, second, conflicts in hazard_graph(dispatches).edges(data="conflicts"):
+        for conflict in conflicts:
+            key = names[first], conflict.buffer
+            found.setdefault(key, []).extend((second, box) for box in conflict.ranges)
+
+    def of_barrier(barrier: Barrier) -> list[Box]:
+        dst = position[barrier.dst]
+        of_source = found.get((barrier.src, barrier.buffer), ())
+        return [box for at, box in of_source if at == dst or before[at] >> dst & 1]
+
+    return of_barrier

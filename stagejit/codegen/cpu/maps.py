@@ -20,9 +20,10 @@ from stagejit.base.machine import FRESH_FROM_NBYTES
 from stagejit.codegen.closed import ClosedRegion
 from stagejit.codegen.costs import element_code, region_seconds
 from stagejit.codegen.elements.accesses import between_lanes
-from stagejit.codegen.elements.elements import Memory, Stores
+from stagejit.codegen.elements.elements import Memory
 from stagejit.codegen.elements.loops import Loops, loops_of_stores
 from stagejit.codegen.elements.register_tiles import best_tile, rows_are_a_loop
+from stagejit.codegen.elements.stores import Stores
 from stagejit.codegen.kernel import Kernel
 from stagejit.codegen.nest.emitter import Emitter
 from stagejit.codegen.nest.items import block_of, cores_worth_having, in_items

@@ -20,8 +20,8 @@ from functools import partial, reduce
 from stagejit.codegen.choices import cheapest
 from stagejit.codegen.cuda.coalescing import cost_along, sectors
 from stagejit.codegen.cuda.threads import ThreadEmitter
-from stagejit.codegen.elements.elements import Stores
 from stagejit.codegen.elements.loops import Loops
+from stagejit.codegen.elements.stores import Stores
 from stagejit.codegen.ir.grid.matrix_tiles import WARP
 from stagejit.codegen.ir.nodes import Buffer, storage_type
 from stagejit.codegen.ir.nodes import Value as Register

@@ -14,14 +14,13 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import reduce
 
 import numpy as np
 
-from stagejit.codegen.closed import ClosedRegion
 from stagejit.codegen.elements.loops import Ahead
 from stagejit.codegen.elements.phases import Place, WaitingStores
 from stagejit.codegen.elements.positions import Positions, clamped, is_inside
@@ -378,27 +377,3 @@ class Elements(Positions):
 
     def _reversed(self, register: Register) -> Register:
         return self.b.shuffle(register, None, tuple(reversed(range(register.type.lanes))))
-
-
-@dataclass(frozen=True)
-class Stores:
-    """The stores of a region. offsets: of each of them, in its `into`. streamed: see `Loops`."""
-
-    region: ClosedRegion
-    elements: Elements
-    memory: Sequence[Memory]
-    offsets: Sequence[Affine]
-    streamed: Sequence[Store] = ()
-
-    def write(self, places: Iterable[tuple[int, Index]]) -> None:
-        """The element at the index, of the store with that number. All are evaluated first: a store
-        may take the place of what another one reads."""
-        elements, stores, places = self.elements, self.region.stores, list(places)
-        registers = [elements.value(stores[number].value, index) for number, index in places]
-        for register, (number, index) in zip(registers, places, strict=True):
-            store, memory = stores[number], self.memory[number]
-            streams = store in self.streamed and elements.position.mask is None
-            offset, ask = self.offsets[number], elements.ahead
-            asks = ask.steps * offset.coeff(ask.var) if ask and store in ask.stores else 0
-            at, dtype = elements.with_starts(store, index, offset), store.value.type.dtype
-            elements.store(register, dtype, memory, at, nontemporal=streams, ahead=asks)

@@ -13,8 +13,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from stagejit.codegen.elements.elements import Memory, Stores
+from stagejit.codegen.elements.elements import Memory
 from stagejit.codegen.elements.loops import Loops
+from stagejit.codegen.elements.stores import Stores
 from stagejit.codegen.ir.nodes import Buffer, Type, storage_type
 from stagejit.codegen.ir.nodes import Value as Register
 from stagejit.codegen.nest.emitter import Emitter

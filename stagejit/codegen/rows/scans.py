@@ -11,10 +11,11 @@ from collections.abc import Sequence
 
 from stagejit.base.machine import Machine
 from stagejit.codegen.closed import ClosedRegion
-from stagejit.codegen.elements.elements import Memory, Stores
+from stagejit.codegen.elements.elements import Memory
 from stagejit.codegen.elements.footprint import Footprint
 from stagejit.codegen.elements.loops import Loops, Walked, loops_of
 from stagejit.codegen.elements.space import Space
+from stagejit.codegen.elements.stores import Stores
 from stagejit.codegen.ir.nodes import Value as Register
 from stagejit.codegen.nest.emitter import Emitter
 from stagejit.codegen.nest.tree import Cell

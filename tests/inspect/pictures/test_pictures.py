@@ -258,7 +258,7 @@ def test_a_folded_timeline_leaves_out_later_copies_and_moves_what_follows() -> N
     copies = (("b0", "b1", "b2", "b3", "c"),)
     joins = tuple(gantt.Join(at, at + 1, "", ()) for at in (1, 3, 5))
     links = (gantt.Link(0, 2, 0, 3, ()), gantt.Link(0, 5, 1, 5, ()))
-    folded = gantt.Gantt(("x", "y"), tuple(bars), joins, links, copies).folded()
+    folded = gantt.Gantt(("x", "y"), tuple(bars), joins, links, copies=copies).folded()
     times = [(each.dispatch, each.start, each.end) for each in folded.bars]
     assert times == [("a", 0, 1), ("b0", 1, 2), ("c", 2, 4)]
     assert [each.time for each in folded.joins] == [1, 2]

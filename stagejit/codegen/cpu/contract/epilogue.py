@@ -22,8 +22,9 @@ from functools import partial
 from stagejit.codegen.cpu.contract.packing import View
 from stagejit.codegen.cpu.contract.plan import ContractPlan
 from stagejit.codegen.elements.accesses import between_lanes
-from stagejit.codegen.elements.elements import Memory, Stores
+from stagejit.codegen.elements.elements import Memory
 from stagejit.codegen.elements.register_tiles import rows_are_a_loop
+from stagejit.codegen.elements.stores import Stores
 from stagejit.codegen.ir.nodes import Value as Register
 from stagejit.codegen.ir.nodes import element_type
 from stagejit.codegen.ir.transposes import transpose_registers

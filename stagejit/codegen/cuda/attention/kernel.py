@@ -31,7 +31,8 @@ from stagejit.codegen.cuda.attention.tensor_cores import TensorCores
 from stagejit.codegen.cuda.device import Device
 from stagejit.codegen.cuda.kernels import grid_kernel
 from stagejit.codegen.cuda.threads import ThreadEmitter
-from stagejit.codegen.elements.elements import Memory, Stores
+from stagejit.codegen.elements.elements import Memory
+from stagejit.codegen.elements.stores import Stores
 from stagejit.codegen.ir.nodes import Value as Register
 from stagejit.codegen.kernel import Kernel
 from stagejit.codegen.math import functions as vmath

@@ -21,7 +21,8 @@ from stagejit.codegen.cuda.contract.sides import neighbours
 from stagejit.codegen.cuda.contract.single import multiply_add, part_of, sum_in
 from stagejit.codegen.cuda.device import Device
 from stagejit.codegen.cuda.threads import ThreadEmitter
-from stagejit.codegen.elements.elements import Memory, Stores
+from stagejit.codegen.elements.elements import Memory
+from stagejit.codegen.elements.stores import Stores
 from stagejit.codegen.ir.grid.matrix_tiles import WARP
 from stagejit.codegen.ir.nodes import element_type
 from stagejit.codegen.nest.tree import Cell, Do, Node, Parallel, Within, serial, vectors

@@ -16,7 +16,8 @@ from stagejit.codegen.cuda.contract.operands import element_of
 from stagejit.codegen.cuda.contract.plan import Plan
 from stagejit.codegen.cuda.device import Device
 from stagejit.codegen.cuda.threads import ThreadEmitter
-from stagejit.codegen.elements.elements import Memory, Stores
+from stagejit.codegen.elements.elements import Memory
+from stagejit.codegen.elements.stores import Stores
 from stagejit.codegen.ir.builder import Builder
 from stagejit.codegen.ir.grid.matrix_tiles import WARP
 from stagejit.codegen.ir.nodes import Value as Register

@@ -28,7 +28,8 @@ from stagejit.codegen.cuda.contract.sides import Sides
 from stagejit.codegen.cuda.contract.staging import Copying, Loading, staging
 from stagejit.codegen.cuda.contract.tile import Shape
 from stagejit.codegen.cuda.threads import ThreadEmitter
-from stagejit.codegen.elements.elements import Memory, Stores
+from stagejit.codegen.elements.elements import Memory
+from stagejit.codegen.elements.stores import Stores
 from stagejit.codegen.ir.nodes import Value as Register
 from stagejit.codegen.ir.nodes import element_type
 from stagejit.codegen.math import functions as vmath
