@@ -147,7 +147,7 @@ class Traceable:
 
         disable: names of rewrites without which it is explained, and compared to that with them.
         what_if: names of rewrites of each of which it is told what it is worth (dispatches, copies,
-            bytes moved, transient bytes, barriers, modelled seconds); True: all that were applied.
+            bytes moved, transients, peak, barriers, modelled seconds); True: all that were applied.
         measure: whether calls with and without them are measured, too, for about a second each.
         A function that has a parameter of one of these names gets that argument itself.
         Raises OptionsError for names that are no rewrites.

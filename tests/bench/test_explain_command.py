@@ -84,7 +84,7 @@ def test_what_rewrites_are_worth(run: Callable[..., Result], model: Path) -> Non
     asked = (f"{model}:layer", "--args", ARGS)
     told = run(*asked, "--what-if", "fuse-insert", "--what-if", "fuse-epilogues").output
     assert "what rewrites are worth" in told
-    assert [line.split()[0] for line in told.splitlines()[3:5]] == ["fuse-insert", "fuse-epilogues"]
+    assert [line.split()[0] for line in told.splitlines()[4:6]] == ["fuse-insert", "fuse-epilogues"]
     assert "fuse-epilogues" in run(*asked, "--what-if", "all").output
     without = run(*asked, "--disable", "fuse-insert").output
     assert without.startswith("layer: 3 dispatches, 2 copies")

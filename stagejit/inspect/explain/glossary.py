@@ -56,8 +56,8 @@ CHOICES: dict[str, str] = {
     "mask": "results of a product that are left out, because a mask lets nobody read them",
     "passes": "tiles of attention that are left out, because a mask of positions leaves nothing",
     "owners": "how places that several updates go to are shared among workers",
-    "tail": "how the end of a window that fills no vector is updated: in shorter vectors, or in one "
-    "that is masked",
+    "tail": "how the end of a window that fills no vector is updated: in shorter vectors, or in "
+    "one that is masked",
     "items": "into how many pieces a kernel can be divided, and what each takes by the model",
     "threads": "whether cores share a kernel: they do where that takes longer than a fork and a "
     "join",

@@ -1,12 +1,15 @@
 """How long a call takes under several options, measured.
 
 Input: a jitted function, options, the arguments of a call. Output: seconds. Invariant: calls are
-interleaved in alternating order, so that what disturbs the machine meets all of them alike;
-arguments that are donated are copied anew before each call, outside of what is measured.
+interleaved in random order, so that what disturbs the machine meets all of them alike, and none
+always follows the same other one; a turn is some calls, the first of which is not timed: it finds
+what another program has left in the caches. Arguments that are donated are copied anew before each
+call, outside of what is measured.
 """
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -20,7 +23,7 @@ from stagejit.runtime.lowering import seams
 
 _settled: Any = jax.block_until_ready
 _WARM_UP = 2
-_LEAST_ROUNDS = 7
+_LEAST_ROUNDS, _TURN = 4, 3
 
 
 def seconds_of(
@@ -30,7 +33,7 @@ def seconds_of(
     kwargs: Mapping[str, Any],
     seconds: float = 1.0,
 ) -> list[Measured]:
-    """A call under each of the options, of about so many seconds of calls. Arguments that are
+    """A call under each of the options, of about so many seconds of calls each. Arguments that are
     `jax.ShapeDtypeStruct`s are filled with random numbers, of one seed."""
     functions = [seams.with_options(jitted, each) for each in options]
     static = jitted._jit_info
@@ -39,11 +42,13 @@ def seconds_of(
     for function in functions * _WARM_UP:
         _timed(function, args, kwargs, donates)
     samples: list[list[float]] = [[] for _ in functions]
-    order, deadline = list(range(len(functions))), time.perf_counter() + seconds
-    while len(samples[0]) < _LEAST_ROUNDS or time.perf_counter() < deadline:
+    order, shuffle = list(range(len(functions))), random.Random(0).shuffle
+    deadline = time.perf_counter() + seconds * len(functions)
+    while len(samples[0]) < _LEAST_ROUNDS * _TURN or time.perf_counter() < deadline:
+        shuffle(order)
         for at in order:
-            samples[at].append(_timed(functions[at], args, kwargs, donates))
-        order.reverse()
+            _timed(functions[at], args, kwargs, donates)
+            samples[at] += [_timed(functions[at], args, kwargs, donates) for _ in range(_TURN)]
     return [Measured.of(each) for each in samples]
 
 

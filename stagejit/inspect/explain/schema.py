@@ -228,13 +228,16 @@ class CompilationsData(TypedDict):
 class WorthData(TypedDict):
     """What rewrites are worth. with_them, without_them: fields of `schedule.comparison.Totals`;
     measured_seconds: medians of calls with and without them, spread_seconds: between the quartiles
-    of both; None where nobody asked. uncounted: what modelled times do not have, in words."""
+    of both, least_seconds: the shortest; None where nobody asked. is_noise: whether these tell no
+    difference. uncounted: what modelled times do not have, in words."""
 
     rewrites: list[str]
     with_them: dict[str, float | str | None]
     without_them: dict[str, float | str | None]
     measured_seconds: list[float] | None
     spread_seconds: list[float] | None
+    least_seconds: list[float] | None
+    is_noise: bool
     uncounted: list[str]
 
 

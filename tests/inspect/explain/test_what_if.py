@@ -13,8 +13,9 @@ import pytest
 
 import stagejit
 from stagejit.errors import OptionsError
-from stagejit.inspect.explain.what_if import Measured, data_of_worths
+from stagejit.inspect.explain.what_if import Measured, Worth, data_of_worths, lines_of
 from stagejit.options import Options
+from stagejit.schedule.comparison import Totals
 from tests.inspect.pages import rows_of
 
 X = np.ones((4, 8), np.float32)
@@ -72,14 +73,54 @@ def test_measured_seconds_are_of_calls() -> None:
     assert worth.measured is not None
     assert all(0 < each.seconds < 10 for each in worth.measured)
     assert all(0 <= each.spread < 10 for each in worth.measured)
-    assert re.search(r"measured \S+ \S?s( \(\S+%\))? ±[\d.]+ \S?s$", str(worth))
+    assert re.search(r"measured (within the noise|\S+ \S?s( \(\S+%\))?) ±[\d.]+ \S?s$", str(worth))
     (data,) = data_of_worths([worth])
     assert data["measured_seconds"] == [each.seconds for each in worth.measured]
     assert data["spread_seconds"] == [each.spread for each in worth.measured]
+    assert data["least_seconds"] == [each.least for each in worth.measured]
+    assert data["is_noise"] == worth.is_noise
 
 
 def test_a_spread_is_that_of_the_middle_half() -> None:
-    assert Measured.of([float(at) for at in range(1, 8)]) == Measured(4.0, 4.0)
+    assert Measured.of([float(at) for at in range(1, 8)]) == Measured(4.0, 4.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("other", "said"),
+    [
+        (Measured(16e-3, 2e-3, 15e-3), "+6 ms (+60%) ±2 ms"),
+        (Measured(5e-3, 2e-3, 4e-3), "-5 ms (-50%) ±2 ms"),
+        (Measured(12e-3, 2e-3, 12e-3), "within the noise ±2 ms"),  # medians: no more than spreads
+        (Measured(16e-3, 2e-3, 9.5e-3), "within the noise ±2 ms"),  # the shortest: under a half
+        (Measured(16e-3, 2e-3, 8e-3), "within the noise ±2 ms"),  # the shortest: the opposite
+        (Measured(5e-3, 2e-3, 9e-3), "within the noise ±2 ms"),
+    ],
+)
+def test_what_calls_of_one_program_differ_by_is_noise(other: Measured, said: str) -> None:
+    worth = Worth(("fuse",), Totals(), Totals(), (Measured(10e-3, 2e-3, 9e-3), other))
+    assert str(worth).endswith(f"measured {said}")
+    assert worth.is_noise == ("noise" in said)
+    assert not Worth(("fuse",), Totals(), Totals()).is_noise
+
+
+def test_a_peak_is_told_beside_the_sum_of_transients() -> None:
+    plain, shared = Totals(1, transient_nbytes=9, peak_nbytes=2048), Totals(1, peak_nbytes=1024)
+    worth = Worth(("fuse",), shared, plain)
+    assert str(worth) == "without fuse, transients +9 bytes, peak +1,024 bytes, model ?"
+    text = "\n".join(lines_of([worth]))
+    assert "with them: 1 dispatch, a peak of 1,024 bytes\n" in text
+
+
+def test_what_differences_are_of_stands_above_the_table() -> None:
+    explanation = joined.explain(X, what_if=["fuse-insert"], measure=True)
+    _, title, first, *_ = str(explanation).splitlines()
+    assert title.startswith("what rewrites are worth")
+    assert re.fullmatch(
+        r"  with them: 2 dispatches, a peak of 0 bytes, \S+ \S+ by the model,"
+        r" \S+ \S+ ±\S+ \S+ measured",
+        first,
+    )
+    assert first.strip() in explanation.as_html()
 
 
 def test_measuring_leaves_what_is_donated_alone() -> None:

@@ -60,8 +60,9 @@ def _sections(facts: Facts) -> Iterator[Section | Markup]:
     if facts.what_if:
         head, *rows = what_if.rows_of(facts.what_if)
         notes = (element("p", note) for note in what_if.notes_of(facts.what_if))
-        body = joined([table(head, rows, numbers=set(range(1, len(head)))), *notes])
-        yield Section("what rewrites are worth", body, "more (+) or less (-) without them")
+        with_them = element("p", what_if.baseline_of(facts.what_if[0]))
+        body = joined([with_them, table(head, rows, numbers=set(range(1, len(head)))), *notes])
+        yield Section("what rewrites are worth", body, what_if.TITLE)
     yield from _parts(facts)
     past = facts.past
     if past is not None and past.compiled:
