@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import jax
@@ -21,7 +21,7 @@ from stagejit.api import Traceable, jit
 from stagejit.base.extension import line_of
 from stagejit.base.locks import new_lock
 from stagejit.errors import OptionsError
-from stagejit.options import Options
+from stagejit.options import Options, suggested
 from stagejit.runtime.waiting import wait_for_calls
 from stagejit.trace.weights import Budget, Reading, Weight, changing, tables_of, weight_p
 
@@ -63,7 +63,7 @@ def bind(
     budget_ms: what is computed once takes at most so long, by estimate.
     budget_nbytes: it has, with the weights that are read as they are, at most so many bytes; by
         default 1.2 times those of all weights.
-    jit_options: as of `jax.jit`; arguments are counted without `params`.
+    jit_options: as of `jax.jit`; arguments are counted without `params`. TypeError for another one.
 
     `jax.jit`, `grad`, `vmap`, `scan` and `checkpoint` go through it, for the other arguments; to
     differentiate by the parameters, use `fun`. A program around it that somebody else compiles,
@@ -85,8 +85,19 @@ def bind(
             loc=line_of(),
             next_step="give the function first, then its parameters: bind(fun, params)",
         )
+    _require_known(jit_options)
     budget = Budget(budget_ms, budget_nbytes)
     return Bound(fun, params, weights, budget, options, jit_options)
+
+
+def _require_known(jit_options: Iterable[str]) -> None:
+    """Raises TypeError, as Python does, for a name that neither `bind` nor jax.jit takes."""
+    of_both = {**inspect.signature(bind).parameters, **inspect.signature(jax.jit).parameters}
+    known = [name for name, one in of_both.items() if one.kind is one.KEYWORD_ONLY]
+    for name in jit_options:
+        if name not in known:
+            what = f"bind() got an unexpected keyword argument {name!r}"
+            raise TypeError(f"{what}: {suggested(name, known)}")
 
 
 class Bound(Traceable):

@@ -708,6 +708,13 @@ def test_what_is_no_function_is_refused_at_its_line() -> None:
     assert "stagejit.bind(3, layers())" in str(caught.value)
 
 
+def test_a_keyword_that_there_is_not_is_told_with_the_nearest() -> None:
+    with pytest.raises(TypeError, match=r"^bind\(\) got .* 'budget': did you mean 'budget_ms'\?"):
+        stagejit.bind(lambda p, x: x, layers(), budget=3)
+    with pytest.raises(TypeError, match="'static_argnum': did you mean 'static_argnums'"):
+        stagejit.bind(lambda p, x: x, layers(), static_argnum=0)
+
+
 @pytest.mark.parametrize("jit", [jax.jit, stagejit.jit])
 def test_donating_what_programs_read_makes_a_copy(jit: Any) -> None:
     """As for any array to which there is another reference."""

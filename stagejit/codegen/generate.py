@@ -25,7 +25,7 @@ from stagejit.codegen.ir.verifier import verify as verify_kernel
 from stagejit.codegen.kernel import Choice, Kernel, KernelArg
 from stagejit.codegen.math.functions import is_long
 from stagejit.codegen.meaning import require_its_meaning
-from stagejit.codegen.own import OwnPolicy
+from stagejit.codegen.own import OwnPolicy, require_kinds, unmade
 from stagejit.codegen.target import Target
 from stagejit.codegen.templates import Templates
 from stagejit.dispatch.regions import Region
@@ -73,6 +73,9 @@ class KernelCache:
         self.own = tuple(each for each in extensions if isinstance(each, OwnPolicy))
         self.ops = {each.definition: each for each in extensions if isinstance(each, OwnOp)}
         self._templates: Templates[Generated] = Templates()
+        backend = _backend(target)
+        kinds = {*backend.generators, *(definition.kind for definition in self.ops)}
+        require_kinds((each for each in self.own if each.backend == backend.name), kinds)
 
     def generate(self, region: Region, overwritten: frozenset[Value] = frozenset()) -> Generated:
         """The kernel of `region`, of which the memory plan lets stores take over the memory of the
@@ -165,15 +168,18 @@ def _by(
     own: Sequence[OwnPolicy], backend: Backend[Any], region: ClosedRegion, target: Machine
 ) -> Kernel:
     """The kernel by the first policy of a user's that has one, else by the package's."""
-    told = []
+    told, declining = [], list[ExtensionError]()
     for each in own:
         if region.kind in each.kinds and each.backend == backend.name:
             found = each.kernel(region, target)
             if not isinstance(found, Declined):
                 return found
             told.append(Choice("schedule", f"{each.name} declined: {found.reason}"))
+            declining.append(unmade(each, region.kind, found))
     generator = backend.generators.get(region.kind)
     if generator is None:
+        if declining:  # the kernels of this kind are the user's to make
+            raise declining[-1]
         raise InternalError(f"nobody has a {backend.name} kernel for {region.kind}")
     kernel = generator(region, target)
     return replace(kernel, choices=(*told, *kernel.choices)) if told else kernel

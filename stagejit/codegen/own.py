@@ -7,7 +7,7 @@ says in its choices whose it is.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -22,12 +22,13 @@ from stagejit.codegen.ir.rules import RULES, Fault, need
 from stagejit.codegen.kernel import Choice, Kernel
 from stagejit.codegen.target import Target
 from stagejit.dispatch.encodings import OwnFirst, OwnResolver, Resolver, untiled
-from stagejit.errors import NoDriverError
+from stagejit.errors import ExtensionError, NoDriverError
 from stagejit.graph.ir import Op
-from stagejit.options import Options
+from stagejit.options import Options, suggested
 from stagejit.rewrites.rules import Declined
 
 M = TypeVar("M", bound=Machine)
+_NOTHING_SAID = Declined("it has nothing to say")
 _READING = frozenset({"load", "gather", "prefetch"})
 
 
@@ -51,7 +52,7 @@ class OwnPolicy(Extension):
         with self.running(f"failed at a {region.kind} of {_shapes(region)}"):
             found = self.function(region, target)
         if found is None:
-            return Declined("it has nothing to say")
+            return _NOTHING_SAID
         if isinstance(found, Declined):
             return found
         if not isinstance(found, Kernel):
@@ -59,6 +60,27 @@ class OwnPolicy(Extension):
         if missing := _unwritten(found):
             raise self.fault(f"made a kernel of a {region.kind} that stores nothing in {missing}")
         return replace(found, choices=(self.signature, *found.choices))
+
+
+def unmade(own: OwnPolicy, kind: str, said: Declined) -> ExtensionError:
+    """What to raise where nobody else has a kernel of that kind. said: what it did instead."""
+    if said is _NOTHING_SAID:
+        return own.fault(f"returned None for a {kind}, no Kernel")
+    return own.fault(f"declined a {kind}, of which nobody else has a kernel: {said.reason}")
+
+
+def require_kinds(policies: Iterable[OwnPolicy], known: Iterable[str]) -> None:
+    """Raises ExtensionError for one that asks for dispatches of a kind that there is not. known:
+    the kinds that the policies' backend, or an op of the same extensions, has."""
+    names = sorted(known)
+    for each in policies:
+        for unknown in sorted(each.kinds.difference(names)):
+            raise ExtensionError(
+                f"schedule {each.name!r} asks for dispatches of kind {unknown!r}, which there is "
+                f"not for {each.backend!r}",
+                loc=each.loc,
+                next_step=suggested(unknown, names),
+            )
 
 
 def _unwritten(kernel: Kernel) -> str:

@@ -17,6 +17,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from stagejit.base.machine import Machine
 from stagejit.codegen.closed import ClosedRegion
 from stagejit.codegen.costs import region_seconds
@@ -131,11 +133,13 @@ __all__ = [
 Tree = Callable[[Loops, Any, Sequence[Memory]], Parallel]
 
 
-def scalar(b: Builder, function: str, dtype: DType, *elements: Register) -> Register:
+def scalar(b: Builder, function: str, dtype: DType, *elements: Register | float) -> Register:
     """Code of a function of `map`, by its name there ("exp", "max"), for elements of an op.
 
     b: the builder that `code` is given. dtype: of the elements, or of all lanes of vectors of them.
-    Raises OptionsError for a name that there is not, and for a type that is none.
+    elements: registers, or numbers.
+    Raises OptionsError for a name that there is not, for a type that is none, and for an element
+    that is neither.
     """
     if function not in SCALAR_FUNCTIONS:
         raise OptionsError(
@@ -144,7 +148,15 @@ def scalar(b: Builder, function: str, dtype: DType, *elements: Register) -> Regi
         )
     if not isinstance(dtype, DType):
         raise OptionsError(f"dtype is {dtype!r}", next_step="give a type, such as writing.f32")
-    return emit(b, function, dtype, elements)
+    lanes = max((one.type.lanes for one in elements if isinstance(one, Register)), default=0)
+    for number, one in enumerate(elements):
+        if not isinstance(one, Register | bool | int | float | np.number | np.bool_):
+            raise OptionsError(
+                f"element {number} of {function!r} is {one!r}, of type {type(one).__name__}",
+                next_step="give a register, or a number",
+            )
+    like = element_type(dtype).with_lanes(lanes)
+    return emit(b, function, dtype, [b.as_value(one, like) for one in elements])
 
 
 def kernel(

@@ -14,6 +14,7 @@ from stagejit.base.decisions import Decision
 from stagejit.base.extension import Extension
 from stagejit.errors import ExtensionError
 from stagejit.graph.definition import known_kinds
+from stagejit.graph.functions import MAP_FUNCTIONS
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.options import suggested
 
@@ -112,5 +113,12 @@ def require_known_kinds(rules: Iterable[Rule]) -> None:
             raise ExtensionError(
                 f"rewrite {rule.name!r} asks for ops of kind {unknown[0]!r}, which there is not",
                 loc=rule.extension.loc,
-                next_step=suggested(unknown[0], known),
+                next_step=_meant(unknown[0], known),
             )
+
+
+def _meant(kind: str, known: list[str]) -> str:
+    """What to ask for in the place of a kind that there is not."""
+    if kind in MAP_FUNCTIONS:
+        return f'that is a function of a map: ask for roots="map", functions="{kind}"'
+    return suggested(kind, known)

@@ -227,6 +227,73 @@ def test_ops(fault: Callable[..., str], fields: dict[str, Any]) -> None:
     fault(own, function)
 
 
+def misread(region: Any, machine: Any) -> w.Kernel:
+    """a cell that nobody has set"""
+    loops = w.lines_of(region, machine, axis=1)
+    before, along, _ = loops.groups
+
+    def tree(loops: Any, emitter: Any, memory: Any) -> w.Parallel:
+        line, last = w.Line(loops, emitter.elements, memory), w.Cell("last")
+
+        def step() -> list[Any]:
+            made = line.operand(0) + emitter.cells[last][0]
+            line.store(made)
+            return [made]
+
+        each = w.serial(along, emitter.set_cell("step", last, step))
+        return w.items([(var, 1) for var in before], each, emitter)
+
+    return w.kernel(region, machine, loops, tree)
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"accumulates": True, "cpu": lambda *given: None}, "returned None for a wrong, no Kernel"),
+        (
+            {"accumulates": True, "cpu": lambda *given: extending.declined("too small")},
+            "declined a wrong, of which nobody else has a kernel: too small",
+        ),
+        (
+            {"accumulates": True, "cpu": misread},
+            "the cell 'last' is read where it has no registers",
+        ),
+        (
+            {"is_elementwise": True, "code": lambda b, op, e: w.scalar(b, "max", w.f32, e[0], "0")},
+            "element 1 of 'max' is '0', of type str",
+        ),
+    ],
+    ids=["none", "declined", "cell", "text"],
+)
+def test_what_ops_lack_is_said(
+    fault: Callable[..., str], fields: dict[str, Any], said: str
+) -> None:
+    own, function = own_op(**fields)
+    assert said in fault(own, function)
+
+
+def test_an_infer_that_returns_nothing(fault: Callable[..., str]) -> None:
+    prim = primitive("wrong")
+    forgetful = w.OpDef(
+        kind="wrong", infer=lambda operands, attrs: None, interpret=lambda _, op, x: x,
+        is_elementwise=True, code=lambda b, op, elements: elements[0],
+    )  # fmt: skip
+    own = extending.op(forgetful, primitive=prim)
+    assert "infer of wrong returned None" in fault(own, lambda x: prim.bind(x))
+
+
+@pytest.mark.parametrize("zero", [0, 0.0, False, np.float32(0), np.int64(0)])
+def test_numbers_are_elements(zero: Any) -> None:
+    prim = primitive("relu")
+    relu = w.OpDef(
+        kind="relu", infer=alike, interpret=lambda _, op, x: np.maximum(x, 0),
+        is_elementwise=True, code=lambda b, op, e: w.scalar(b, "max", w.f32, e[0], zero),
+    )  # fmt: skip
+    options = stagejit.Options(extensions=extending.op(relu, primitive=prim), verify=True)
+    made = stagejit.jit(lambda x: prim.bind(x), options=options)
+    np.testing.assert_array_equal(made(X), np.maximum(X, 0))
+
+
 def scheduled(tree: Any, *, backend: str = "cpu", **more: Any) -> Any:
     @extending.schedule("wrong", kinds="map", backend=backend)
     def schedule(region: Any, machine: Any) -> Any:

@@ -267,6 +267,15 @@ def test_a_kind_that_no_op_has_is_refused(given: dict[str, str], place: dict[str
     assert "did you mean 'map'?" in str(fault)
 
 
+def test_a_function_of_maps_is_no_kind() -> None:
+    @extending.rewrite("odd", roots="mul")
+    def odd(graph: w.Graph, op: w.Op) -> Any:
+        """mul  -->  add"""
+        return None
+
+    assert 'ask for roots="map", functions="mul"' in _fault(odd).next_step
+
+
 def test_a_kind_of_what_makes_operands_is_refused_too() -> None:
     @extending.rewrite("odd", roots="map", of="transposes")
     def odd(graph: w.Graph, op: w.Op) -> Any:

@@ -15,7 +15,7 @@ from stagejit import extending
 from stagejit.codegen.target import Target
 from stagejit.errors import ExtensionError, NoDriverError, OptionsError
 from stagejit.extending import writing as w
-from tests.extending.own import SOFTSIGN, softsign_p
+from tests.extending.own import RECURRENCE, SOFTSIGN, recurrence_kernel, recurrence_p, softsign_p
 
 X = np.random.default_rng(0).standard_normal((6, 1000)).astype(np.float32)
 A = np.random.default_rng(1).standard_normal((40, 70)).astype(np.float32)
@@ -107,6 +107,31 @@ def test_a_schedule_that_fails_is_named(made: Any, what: str) -> None:
     with pytest.raises(ExtensionError, match=what) as caught:
         f(X)
     assert caught.value.loc.file == __file__
+
+
+@pytest.mark.parametrize(
+    ("kinds", "what", "next_step"),
+    [("mapp", "'mapp'", "did you mean 'map'?"), ("map sorted", "'sorted'", "did you mean 'sort'?")],
+)
+def test_kinds_of_dispatches_that_there_are_not(kinds: str, what: str, next_step: str) -> None:
+    f = jitted(lambda x: x * 2, extending.schedule("lost", kinds=kinds)(lambda *given: None))
+    with pytest.raises(ExtensionError, match=f"asks for dispatches of kind {what}") as caught:
+        f(X)
+    assert caught.value.next_step == next_step
+    assert caught.value.loc.file == __file__
+
+
+def test_kinds_of_dispatches_are_those_of_the_ops_of_extensions_too() -> None:
+    op = extending.op(RECURRENCE, primitive=recurrence_p, cpu=recurrence_kernel)
+    first = extending.schedule("first", kinds="linear_recurrence map")(lambda *given: None)
+    f = jitted(lambda a, x: recurrence_p.bind(a, x), first, op)
+    assert "linear_recurrence" in f.plan(X, X).as_text()
+    f(X, X)
+
+
+def test_a_schedule_of_another_backend_is_looked_at_there() -> None:
+    attend = extending.schedule("theirs", kinds="attend", backend="cuda")(lambda *given: None)
+    np.testing.assert_array_equal(jitted(lambda x: x * 2, attend)(X), X * 2)
 
 
 # -- layouts

@@ -32,10 +32,20 @@ from stagejit.codegen.nest.tree import (
     cells_set,
     trips,
 )
-from stagejit.errors import InternalError
+from stagejit.errors import InternalError, OptionsError
 from stagejit.index.affine import Var
 
 Registers = tuple[Register, ...]
+
+
+class Cells(dict[Cell, Registers]):
+    """The registers of each cell that has some, oldest first."""
+
+    def __missing__(self, cell: Cell) -> Registers:
+        raise OptionsError(
+            f"the cell {cell.name!r} is read where it has no registers",
+            next_step="set it before the loops that change it: set_cell(what, cell, made)",
+        )
 
 
 class Emitter:
@@ -46,7 +56,7 @@ class Emitter:
 
     def __init__(self, elements: Elements) -> None:
         self.elements, self.b = elements, elements.b
-        self.cells: dict[Cell, Registers] = {}
+        self.cells = Cells()
         self.spans: dict[Var, Span] = {}
         self.groups: dict[Var, Register] = {}
         self.choices: dict[Choice, None] = {}
@@ -248,7 +258,8 @@ class Emitter:
     ) -> None:
         """The cells have the values, each as many as outside; all others what they had there."""
         rest = iter(values)
-        self.cells = outside | {cell: tuple(next(rest) for _ in outside[cell]) for cell in cells}
+        carried = {cell: tuple(next(rest) for _ in outside[cell]) for cell in cells}
+        self.cells = Cells(outside | carried)
 
     # ---------------------------------------------------------------- groups and items
 

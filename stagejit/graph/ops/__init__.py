@@ -111,7 +111,7 @@ import numpy as np
 
 from stagejit.base.loc import UNKNOWN, Loc
 from stagejit.errors import VerificationError
-from stagejit.graph.definition import Attrs, Types, definition_of
+from stagejit.graph.definition import Attrs, Types, definition_of, states_its_types
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.ops import (
     attention,
@@ -170,6 +170,8 @@ def build(
         raise TypeError(f"{kind} has an array for its value: a number is {_FILLED}")
     types = infer(kind, [value.type for value in operands], attrs)
     if types is None:
+        if definition_of(kind).infer is not states_its_types:
+            raise TypeError(f"infer of {kind} returned None: it returns the type of the result")
         raise ValueError(f"{kind} states its own result types; use Graph.add")
     return graph.add(kind, operands, types, loc, **attrs).result
 
