@@ -27,6 +27,7 @@ from stagejit.base.symbolic import Undecided
 from stagejit.errors import InternalError, StagejitError
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.printer import as_text
+from stagejit.graph.wrong_constants import makes_wrong
 from stagejit.rewrites.log import Log, describe, verified
 from stagejit.rewrites.rules import Declined, Outcome, Rule, declined
 
@@ -157,6 +158,8 @@ def _try_rules(log: Log, op: Op, rules: Iterable[Rule]) -> tuple[list[Op], list[
         outcome = _outcome(rule, log.graph, op)
         if isinstance(outcome, Declined):
             log.decline(rule.name, op, outcome.reason)
+        elif outcome is not None and _hides_wrong(log, op, outcome):
+            log.decline(rule.name, op, "it makes a NaN or an infinity, which the checks tell of")
         elif outcome is not None:
             made = log.located(first_new, op)
             if outcome.type != op.result.type:
@@ -166,6 +169,15 @@ def _try_rules(log: Log, op: Op, rules: Iterable[Rule]) -> tuple[list[Op], list[
                 verified(log.graph, rule.name, rule.extension)
             return made, users
     return [], []
+
+
+def _hides_wrong(log: Log, op: Op, outcome: Value) -> bool:
+    """Whether checks could not tell any more which line made a constant wrong."""
+    options = log.options
+    if not options.checks or not outcome.op.definition.is_constant or op is outcome.op:
+        return False
+    given = [v.op.attrs["value"] for v in op.operands if v.op.definition.is_constant]
+    return makes_wrong(op, outcome.op.attrs["value"], given, infs=options.check_infs)
 
 
 def _outcome(rule: Rule, graph: Graph, op: Op) -> Outcome:

@@ -7,11 +7,11 @@ where its binding says, or in its slot of the body's workspace; each loop around
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from stagejit.errors import InternalError
 from stagejit.runtime.hosting.program_steps import BufferRef
-from stagejit.schedule.plan import Binding, Body, Buffer
+from stagejit.schedule.plan import Binding, Body, Buffer, Plan
 from stagejit.schedule.schedule import Run, Schedule
 
 
@@ -20,7 +20,8 @@ class Scope:
     """A schedule where it runs. places: where its buffers start; loops: how many counted loops
     are around it; alone: whether one thread runs it, beside others with other iterations; stream:
     of a GPU, the one that it begins and ends on; opened: streams of what is around it; settled:
-    whether the host has waited for all that comes before; path: of what is in it, see `sites`."""
+    whether the host has waited for all that comes before; path: of what is in it, see `sites`;
+    outer: of the buffers of a body that are bound what they are, and in which plan."""
 
     schedule: Schedule
     places: Mapping[str, BufferRef]
@@ -30,6 +31,7 @@ class Scope:
     opened: int = 1
     settled: bool = False
     path: str = ""
+    outer: Mapping[str, tuple[Plan, str]] = field(default_factory=dict)
 
     def place(self, name: str) -> BufferRef:
         """Where a buffer starts. What has no elements lies anywhere: it has no memory."""
@@ -73,11 +75,16 @@ def inside(
 ) -> Scope:
     """The scope of a body. The innermost loop of `scope` is that of the body, unless `these` is one
     iteration only."""
+    bindings = tuple(bindings)
     places = bound(body, bindings, scope, these)
+    outer = {
+        each.buffer: scope.outer.get(each.outer, (scope.schedule.plan, each.outer))
+        for each in bindings
+    }
     for buffer in body.plan.buffers:
         if buffer.slot is not None and body.workspace:
             places[buffer.name] = moved(_around(body, body.workspace, scope), buffer.slot)
-    return replace(scope, schedule=schedule, places=places)
+    return replace(scope, schedule=schedule, places=places, outer=outer)
 
 
 def bound(

@@ -15,6 +15,7 @@ from dataclasses import replace
 
 from stagejit.base.loc import Loc
 from stagejit.graph.ir import Op
+from stagejit.graph.wrong_constants import wrong_constants
 from stagejit.index.box import Box
 from stagejit.options import Options
 from stagejit.runtime.cpu.nans.checks import BEHIND_NOTE, check_of, is_checked
@@ -22,7 +23,7 @@ from stagejit.runtime.hosting.program import Check, Clear
 from stagejit.runtime.hosting.program import Step as HostStep
 from stagejit.runtime.hosting.program_steps import BufferRef
 from stagejit.runtime.hosting.scopes import Scope
-from stagejit.schedule.plan import Access, Buffer
+from stagejit.schedule.plan import Access, Buffer, Dispatch, Plan
 from stagejit.schedule.schedule import Delegation, Run, Schedule, Step
 
 
@@ -74,7 +75,7 @@ class Checking:
 
     def of_xla(self, part: Delegation) -> tuple[str, ...]:
         """What is said of an equation that is left to XLA."""
-        return self._made_by(part.step, f"@{part.step.dispatch.name}", f"made {self.what}, in XLA")
+        return self._made_by(part.step, Scope(self.schedule, {}), f"made {self.what}, in XLA")
 
     def _left_to_xla(self) -> dict[str, Delegation]:
         """By buffer, the equation that wrote it."""
@@ -86,9 +87,40 @@ class Checking:
     def after(self, step: Step, scope: Scope) -> list[HostStep]:
         """What looks at the results of a dispatch."""
         if step.dispatch.kind == "fill":
-            return []
+            return self._filled(step, scope)
         done = "copied" if step.dispatch.kind == "copy" else "made"
         return self._looks(step, step.dispatch.writes, scope, f"{done} the first")
+
+    def _filled(self, step: Step, scope: Scope) -> list[HostStep]:
+        """Notes of what is filled in: it is no error before somebody uses it."""
+        constants = self._wrong(step)
+        if not constants:
+            return []
+        note = self._came_in(_lines(constants, step.dispatch.loc))
+        read = {each.buffer for d in scope.schedule.plan.dispatches for each in d.reads}
+        writes = [each for each in step.dispatch.writes if each.buffer in read]
+        return [replace(each, is_note=True) for each in self._each(writes, scope, note)]
+
+    def _each(self, writes: Iterable[Access], scope: Scope, *texts: str) -> Iterable[Check]:
+        for access in writes:
+            buffer = scope.schedule.plan.buffer(access.buffer)
+            if is_checked(buffer.dtype) and access.nbytes:
+                yield self.said(self._check(access, buffer, scope), *texts)
+
+    def _wrong(self, step: Step) -> list[Op]:
+        """Those that bring in a constant that is an error already, of borders too."""
+        infs, found = self.options.check_infs, list[Op]()
+        for part in step.region.parts:
+            given = {
+                own: value.op.attrs["value"]
+                for own, value in zip(part.inputs, part.operands, strict=True)
+                if value.op.definition.is_constant
+            }
+            found += wrong_constants(part.ops, given, infs=infs)
+        return found
+
+    def _came_in(self, lines: str) -> str:
+        return f"{self.what} came in by a constant, which has it already\n{lines}".rstrip()
 
     def end(self, run: Run, scope: Scope) -> list[HostStep]:
         """What was filled and goes out: whatever else is written there was looked at."""
@@ -104,11 +136,8 @@ class Checking:
     ) -> list[HostStep]:
         found: list[HostStep] = []
         for access in writes:
-            buffer = scope.schedule.plan.buffer(access.buffer)
-            if is_checked(buffer.dtype) and access.nbytes:
-                path = f"@{scope.path}{step.dispatch.name}"
-                texts = self._made_by(step, path, f"{done} {self.what}, in {access}")
-                found.append(self.said(self._check(access, buffer, scope), *texts))
+            texts = self._made_by(step, scope, f"{done} {self.what}, in {access}")
+            found += self._each([access], scope, *texts)
         return found
 
     def _check(self, access: Access, buffer: Buffer, scope: Scope) -> Check:
@@ -120,17 +149,37 @@ class Checking:
         self.texts += texts
         return replace(check, said=len(self.texts) - len(texts) + 1)
 
-    def _made_by(self, step: Step, path: str, made: str) -> tuple[str, str]:
+    def _read(self, step: Step, scope: Scope) -> str:
+        """What it reads, as the user calls it, or behind that the line that makes it."""
+        names = dict.fromkeys(access.buffer for access in step.dispatch.reads)
+        return ", ".join(self._named(name, scope) for name in names) or "constants"
+
+    def _named(self, name: str, scope: Scope) -> str:
+        plan, outer = scope.outer.get(name, (scope.schedule.plan, name))
+        is_argument = any(each.name == outer and each.kind == "argument" for each in plan.buffers)
+        where = outer if is_argument else _written_at(plan, outer)
+        return f"{name} ({where})" if where not in ("", name) else name
+
+    def _made_by(self, step: Step, scope: Scope, made: str) -> tuple[str, str]:
         """What is said of it by itself, and behind a note: there the NaN may be passed on."""
         lines = _lines(step.region.ops, step.dispatch.loc)
         ops = ", ".join(step.dispatch.ops) or step.dispatch.kind
-        where = f"{path} ({step.dispatch.kind}: {ops})"
+        where = f"@{scope.path}{step.dispatch.name} ({step.dispatch.kind}: {ops})"
+        read = self._read(step, scope)
+        first = f"{BEHIND_NOTE}{where} is the first to write one, from {read}\n{lines}"
+        constants = self._wrong(step)
+        if constants and step.dispatch.reads:
+            came = self._came_in(_lines(constants, step.dispatch.loc))
+            next_step = "Next: look at what makes that constant"
+            return (
+                f"{came}\n{first}{next_step}",
+                f"{first}There, {came}\n{next_step}, and that value",
+            )
         return (
             f"{where} {made}\n{lines}"
-            f"Next: look at what these lines compute, from {_read(step)}; "
+            f"Next: look at what these lines compute, from {read}; "
             'disable=("fuse-producers", "fuse-epilogues", "fuse-rows") looks at each op by itself',
-            f"{BEHIND_NOTE}{where} is the first to write one, from {_read(step)}\n{lines}"
-            "Next: look at what makes that value, before the call",
+            f"{first}Next: look at what makes that value, before the call",
         )
 
 
@@ -149,9 +198,14 @@ def _lines(ops: Iterable[Op], loc: Loc) -> str:
     )
 
 
-def _read(step: Step) -> str:
-    names = dict.fromkeys(access.buffer for access in step.dispatch.reads)
-    return ", ".join(names) or "constants"
+def _written_at(plan: Plan, name: str) -> str:
+    """Of what has no name of the user's the line that makes it."""
+    writers = (each for each in reversed(plan.dispatches) if _writes(each, name))
+    return next((each.loc.short for each in writers if each.loc), "")
+
+
+def _writes(dispatch: Dispatch, name: str) -> bool:
+    return any(access.buffer == name for access in dispatch.writes)
 
 
 def whole(buffer: Buffer) -> Access:

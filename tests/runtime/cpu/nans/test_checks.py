@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -41,12 +42,13 @@ def first_line(text: str) -> str:
     return text.split("\n")[0]
 
 
-def line_of(text: str, source: str) -> bool:
-    """Whether the error shows the line of this file with such a comment."""
-    with open(__file__, encoding="utf-8") as lines:
+def line_of(text: str, source: str, file: str = __file__) -> bool:
+    """Whether the error shows the line of this file, or another, with such a comment."""
+    with open(file, encoding="utf-8") as lines:
         numbers = [at for at, line in enumerate(lines, 1) if line.rstrip().endswith(f"# {source}")]
     (number,) = numbers
-    return f"test_checks.py:{number} " in text or f"test_checks.py:{number}\n" in text
+    name = os.path.basename(file)
+    return f"{name}:{number} " in text or f"{name}:{number}\n" in text
 
 
 def test_the_dispatch_its_ops_and_its_lines_are_named() -> None:
@@ -300,7 +302,7 @@ def test_results_that_are_constants_or_arguments_are_seen() -> None:
     stored = error_of(lambda x: (x, np.array([1, np.nan], np.float32)), one)
     assert "NaN came in by constant `c0`" in first_line(stored)
     computed = error_of(lambda x: (x, jnp.log(jnp.arange(3.0) - 1)), one)  # computed before
-    assert "NaN came in by constant `c0`" in first_line(computed)
+    assert "NaN came in by a constant" in first_line(computed)
     assert line_of(computed, "computed before")
     for f in (lambda x, y: x, lambda x, y: (x, x, jnp.sin(y)), lambda x, y: x.reshape(2, 2)):
         given = error_of(f, nan, one)
