@@ -115,6 +115,7 @@ def facts_of_compilation(c: Compilation) -> Facts:
         made,
         dispatches=tuple(with_calls(made.dispatches, edges.homes)),
         decisions=decisions,
+        scratch_nbytes_per_worker=max((h.scratch_nbytes() for h in c.hosts.values()), default=0),
         inside=tuple(_inside(c)),
         between=edges.between,
         waits=edges.waits,

@@ -36,7 +36,7 @@ class Pack:
 
     def __str__(self) -> str:
         what = f"operand {self.operand} {self.encoding} as {self.layout}"
-        return f"pack @{self.dispatch} {what}  // {self.nbytes} bytes"
+        return f"may pack @{self.dispatch} {what}  // {self.nbytes} bytes"
 
 
 def packs_of(regions: Iterable[Region], resolver: Resolver) -> Iterator[Pack]:

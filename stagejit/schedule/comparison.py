@@ -14,12 +14,13 @@ from stagejit.base.showing import html_of
 
 _WORDS = {
     "dispatches": "dispatches",
+    "inner": "of them in bodies",
     "launches": "launches in a call",
     "copies": "copies",
     "copied_nbytes": "bytes copied",
     "filled_nbytes": "bytes filled by copies",
     "fills": "fills",
-    "packs": "operands to pack",
+    "packs": "operands it may pack",
     "delegated": "left to XLA",
     "barriers": "barriers",
     "read_nbytes": "bytes read",
@@ -36,15 +37,17 @@ _WORDS = {
 class Totals:
     """Of one call.
 
-    dispatches: of the plan, those in loops once; launches: how often one is run. copied_nbytes:
-    written by copies, carries of loops and branches too (see `turns.py`), but for filled_nbytes:
-    borders that copies fill. read_nbytes, written_nbytes:
+    dispatches: of the plan, those in loops once; inner: of them, those in bodies of loops and
+    branches; launches: how often one is run. packs: operands that a call may pack, see
+    `Plan.packs`. copied_nbytes: written by copies, carries of loops and branches too (see
+    `turns.py`), but for filled_nbytes: borders that copies fill. read_nbytes, written_nbytes:
     of all that is run. floor_seconds: the least that the memory and the arithmetic of a machine
     allow, one dispatch after the other; None where sizes are symbolic. modelled_seconds: by the
     model of the kernels; None where there are none, as of a plan by itself.
     """
 
     dispatches: int = 0
+    inner: int = 0
     launches: int = 0
     copies: int = 0
     copied_nbytes: int = 0

@@ -51,7 +51,7 @@ _DISPATCH = re.compile(
 )
 _PARTS = re.compile(r"parts (?:(\w+) in )?(\d+)(?::(\d+))?(?:  reads (.*?))?(?:  writes (.*?))?")
 _BARRIER = re.compile(r"barrier (.*?)  // (RAW|WAR|WAW|FULL|ORDER) @(\S+) -> @(\S+)")
-_PACK = re.compile(r"pack @(\S+) operand (\d+) (\S+) as ({[\d,;]+})  // (\d+) bytes")
+_PACK = re.compile(r"may pack @(\S+) operand (\d+) (\S+) as ({[\d,;]+})  // (\d+) bytes")
 _DELEGATED = re.compile(r"delegated @(\S+) (.*?)  // (.*)")
 _BODY = re.compile(
     rf"body @({QUOTED}) of @(\S+) (?:until its condition fails|(\d+) times)"
@@ -130,7 +130,7 @@ def _plan(name: str, lines: Iterator[tuple[int, str]], of_body: _Lines) -> Plan:
         elif word == "delegated":
             dispatch, equation, reason = _match(_DELEGATED, number, line)
             delegated.append(Delegated(dispatch, equation, reason))
-        elif word == "pack":
+        elif word == "may":
             dispatch, operand, encoding, tiles, nbytes = _match(_PACK, number, line)
             packs.append(Pack(dispatch, int(operand), encoding, tiles, int(nbytes)))
         else:

@@ -150,7 +150,7 @@ class Plan:
         dispatch they stand before it. buffers: arguments, results, constants, weights, transients.
     delegated: the equations that are left to XLA. decisions: of all rewrites and fusions.
     scalars: what the symbols in offsets stand for; see `at`. packs: operands of products that lie
-        in no tiles, see `Pack`: which of them a call packs, `explain` says.
+        in no tiles, which a call may pack, see `Pack`: which of them it does, `explain` says.
     """
 
     name: str
@@ -254,6 +254,7 @@ class Plan:
         plans = [self, *(body.plan for each in self.all_dispatches() for body in each.bodies)]
         return Totals(
             **counts,
+            inner=counts.get("dispatches", 0) - len(self.dispatches),
             copies=len(self.copies),
             fills=len(self.fills),
             packs=len(self.packs),

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
+from stagejit.base.numbers import counted, number_text
 from stagejit.schedule.access import Access
 from stagejit.schedule.binding import Carry
 
@@ -64,6 +65,12 @@ class Carried:
 def counted_once(times: int | None) -> int:
     """What only the call knows counts once."""
     return 1 if times is None else times
+
+
+def dispatches_text(outer: int, inner: int) -> str:
+    """How many dispatches there are, those inside of loops and branches apart."""
+    more = f" and {number_text(inner)} in bodies of loops and branches" if inner else ""
+    return f"{counted(outer, 'dispatch')}{more}"
 
 
 def turns_of(dispatch: _Dispatch, number: int) -> int | None:

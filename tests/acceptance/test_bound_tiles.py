@@ -65,8 +65,8 @@ def test_e3_unbound_the_packs_are_in_the_plan() -> None:
         ("contract.1", 1, 600 * 1024 * 4),
     ]
     text = plan.as_text()
-    assert [line.strip() for line in text.splitlines() if " pack @" in line] == [
-        f"pack @{p.dispatch} operand 1 {p.encoding} as {p.layout}  // {p.nbytes} bytes"
+    assert [line.strip() for line in text.splitlines() if " may pack @" in line] == [
+        f"may pack @{p.dispatch} operand 1 {p.encoding} as {p.layout}  // {p.nbytes} bytes"
         for p in plan.packs
     ]
     assert parse_plan(text).packs == plan.packs

@@ -76,7 +76,7 @@ def run(request: Request, console: Console, progress: Console) -> bool:
         console.print(table_of(speeds, config, count))
     console.print(
         f"stagejit's loop of {count} tokens: {len(plan.delegated)} equations left to XLA, "
-        f"{len(plan.copies)} copies, {len(plan.packs)} packs of weights a call; "
+        f"{len(plan.copies)} copies, {len(plan.packs)} weights that it may pack; "
         f"logits are off by {error:.1e} from jax.jit's",
         highlight=False,
         soft_wrap=True,

@@ -71,6 +71,7 @@ def _summary(facts: Facts) -> SummaryData:
         "barriers": facts.barriers,
         "transient_nbytes": _size(facts.transient_nbytes),
         "peak_nbytes": _size(facts.peak_nbytes),
+        "scratch_nbytes_per_worker": facts.scratch_nbytes_per_worker,
         "applied": applied,
         "declined": len(facts.decisions) - applied,
         "placed": len(facts.placements),

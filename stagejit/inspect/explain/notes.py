@@ -54,6 +54,11 @@ class Launched:
     carried: str = ""
 
     @property
+    def is_inner(self) -> bool:
+        """Whether it is in the body of a loop or a branch."""
+        return "/" in self.dispatch
+
+    @property
     def is_copy(self) -> bool:
         return self.kind == "copy"
 
@@ -201,8 +206,8 @@ class Facts:
     left_to_xla: why JAX runs this call without us; then there is nothing else. target: the machine
     that it is compiled for. barriers: how many. transient_nbytes: of all transient buffers;
     peak_nbytes: what of them a call allocates; peak: what these are made of, None where sizes are
-    symbolic. seconds: modelled, of a call, at least; None without kernels. uncounted: what they do
-    not have, in words.
+    symbolic; scratch_nbytes_per_worker: what kernels need beside it, of each thread. seconds:
+    modelled, of a call, at least; None without kernels. uncounted: what they do not have, in words.
     inside: of loops and branches that XLA runs. past: what the function was compiled for.
     between: each two dispatches of which one reads what the other one makes; waits: those of which
     one waits for the other one for another reason; homes: where each op is; gone: ops that no
@@ -229,6 +234,7 @@ class Facts:
     transient_nbytes: int = 0
     peak_nbytes: int = 0
     peak: Peak | None = None
+    scratch_nbytes_per_worker: int = 0
     seconds: float | None = field(default=None, compare=False)
     uncounted: tuple[str, ...] = ()
     past: Past | None = field(default=None, compare=False)

@@ -116,10 +116,12 @@ class LineData(TypedDict):
 
 
 class SummaryData(TypedDict):
-    """Of the whole program. copied_nbytes: written by copies in a call, but for filled_nbytes:
-    borders that they fill; carried_nbytes: what of them are carries of loops and branches;
-    transient_nbytes: of all transient buffers; peak_nbytes: what of them a call allocates. packs:
-    operands that are packed in each call. uncounted: what `seconds` do not have, in words."""
+    """Of the whole program. dispatches: those in bodies of loops and branches, too. copied_nbytes:
+    written by copies in a call, but for filled_nbytes: borders that they fill; carried_nbytes: what
+    of them are carries of loops and branches; transient_nbytes: of all transient buffers;
+    peak_nbytes: what of them a call allocates; scratch_nbytes_per_worker: what kernels need beside
+    these, for each thread. packs: operands that are packed in each call. uncounted: what `seconds`
+    do not have, in words."""
 
     dispatches: int
     copies: int
@@ -131,6 +133,7 @@ class SummaryData(TypedDict):
     barriers: int
     transient_nbytes: Size
     peak_nbytes: Size
+    scratch_nbytes_per_worker: int
     applied: int
     declined: int
     placed: int

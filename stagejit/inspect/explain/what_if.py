@@ -10,9 +10,10 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from stagejit.base.numbers import counted, nbytes_text, seconds_text
+from stagejit.base.numbers import nbytes_text, seconds_text
 from stagejit.inspect.explain.schema import WorthData
 from stagejit.schedule.comparison import Comparison, Totals
+from stagejit.schedule.turns import dispatches_text
 
 
 @dataclass(frozen=True)
@@ -100,6 +101,7 @@ def lines_of(worths: Sequence[Worth]) -> list[str]:
 def baseline_of(worth: Worth) -> str:
     """What the differences are of: a call with all rewrites."""
     totals, said = worth.with_them, []
+    dispatches = dispatches_text(totals.dispatches - totals.inner, totals.inner)
     if isinstance(totals.peak_nbytes, int):
         said.append(f"a peak of {nbytes_text(totals.peak_nbytes)}")
     if totals.modelled_seconds is not None:
@@ -107,7 +109,7 @@ def baseline_of(worth: Worth) -> str:
     if worth.measured is not None:
         one, _ = worth.measured
         said.append(f"{seconds_text(one.seconds)} ±{seconds_text(one.spread)} measured")
-    return f"with them: {', '.join([counted(totals.dispatches, 'dispatch'), *said])}"
+    return f"with them: {', '.join([dispatches, *said])}"
 
 
 def notes_of(worths: Sequence[Worth]) -> list[str]:

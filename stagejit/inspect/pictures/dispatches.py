@@ -13,7 +13,7 @@ from stagejit.inspect.page import Markup, joined, table
 from stagejit.inspect.pictures.drawing.nodes import Edge, Line, Node, draw
 from stagejit.inspect.pictures.drawing.repeats import parts_of
 from stagejit.inspect.pictures.picture import Panel
-from stagejit.inspect.pictures.words import color_of, key_of, line_of, short
+from stagejit.inspect.pictures.words import color_of, dispatches_of, key_of, line_of, short
 from stagejit.schedule.plan import Access, Barrier, Body, Dispatch, Plan
 
 _MOST_ON_EDGE = 2  # barriers that are written on an arrow
@@ -27,7 +27,7 @@ def panels(plan: Plan) -> Iterator[Panel]:
 def _panels(plan: Plan, title: str, *, first: bool) -> Iterator[Panel]:
     nodes, edges = [_node(d) for d in plan.dispatches], _edges(plan)
     drawn = draw(nodes, edges)
-    note = f"{counted(len(plan.dispatches), 'dispatch')}, {counted(len(plan.barriers), 'barrier')}"
+    note = f"{dispatches_of(plan)}, {counted(len(plan.barriers), 'barrier')}"
     more = f"; {drawn.note}" if drawn.note else ""
     colors = dict.fromkeys((d.kind, color_of(d.kind)) for d in plan.dispatches)
     details = key_of(colors)

@@ -15,7 +15,7 @@ from stagejit.inspect.pictures import threads as cpu
 from stagejit.inspect.pictures.dispatches import body_title
 from stagejit.inspect.pictures.drawing.gantt import Gantt
 from stagejit.inspect.pictures.picture import Panel
-from stagejit.inspect.pictures.words import color_of, key_of
+from stagejit.inspect.pictures.words import color_of, dispatches_of, key_of
 from stagejit.runtime.modelled.kernels import Modelled
 from stagejit.schedule.plan import Plan
 
@@ -26,7 +26,7 @@ def panels_of_threads(made: cpu.Waves, title: str) -> Iterator[Panel]:
     """Of a function, then of its loops and branches."""
     plan, gantt, made_rows = made.plan, made.gantt(), made.rows
     waves = counted(len(made_rows), "wave")
-    note = f"{counted(len(plan.dispatches), 'dispatch')} in {waves}, {_time(made.whole)}"
+    note = f"{dispatches_of(plan)} in {waves}, {_time(made.whole)}"
     rows = (
         (
             row.number,

@@ -24,6 +24,7 @@ from stagejit.inspect.pictures.picture import Picture
 from stagejit.inspect.pictures.rewrites import Recorder
 from stagejit.inspect.pictures.streams import Streams
 from stagejit.inspect.pictures.threads import Waves
+from stagejit.inspect.pictures.words import dispatches_of
 from stagejit.runtime.cuda.programs.program import CudaProgram
 from stagejit.schedule.comparison import Comparison
 from stagejit.schedule.plan import Plan
@@ -70,13 +71,13 @@ def of_streams(
 
 def summary(plan: Plan) -> str:
     """A plan in numbers."""
+    totals = plan.totals()
     counts = (
-        counted(len(things), what)
-        for things, what in (
-            (plan.dispatches, "dispatch"), (plan.copies, "copy"), (plan.fills, "fill"),
-            (plan.barriers, "barrier"),
-        )
-    )  # fmt: skip
+        dispatches_of(plan),
+        counted(totals.copies, "copy"),
+        counted(totals.fills, "fill"),
+        counted(totals.barriers, "barrier"),
+    )
     return (
         f"{', '.join(counts)}, {number_text(plan.transient_nbytes)} transient bytes "
         f"(peak {number_text(plan.peak_nbytes)} allocated)"

@@ -12,6 +12,8 @@ from collections.abc import Iterable
 from stagejit.base.loc import Loc
 from stagejit.inspect.page import Markup, element, joined
 from stagejit.inspect.pictures.drawing import svg
+from stagejit.schedule.plan import Plan
+from stagejit.schedule.turns import dispatches_text
 
 _COLORS = {
     "contract": "blue",
@@ -55,6 +57,12 @@ def key_of(colors: Iterable[tuple[str, str]]) -> Markup:
 
 
 _INLINE = "display: inline-block"
+
+
+def dispatches_of(plan: Plan) -> str:
+    """How many a plan has, counted as explanations count them."""
+    outer = len(plan.dispatches)
+    return dispatches_text(outer, sum(1 for _ in plan.all_dispatches()) - outer)
 
 
 def short(loc: Loc) -> str:

@@ -136,7 +136,10 @@ class _Sharing:
         if not reason:
             shared, apart = self.lifetimes.peaks(chain, whole)
             moved, fewer = self.lifetimes.moved, chain.result.type.nbytes
-            model = f"{moved - fewer} bytes moved and a peak of {shared}, or {moved} and {apart}"
+            model = (
+                f"{moved - fewer} bytes moved and at most {shared} in use while either lives, "
+                f"or {moved} and {apart}"
+            )
             budget = self.log.options.memory_budget
             if budget is not None and shared > budget and shared > apart:
                 reason = f"over the memory budget of {budget}: {model} stored apart"

@@ -252,8 +252,8 @@ def test_over_the_budget_both_get_a_buffer() -> None:
     (decision,) = (d for d in plan.decisions if d.rewrite == NAME)
     assert not decision.applied
     assert decision.reason == (
-        "over the memory budget of 600000: 34816 bytes moved and a peak of 821248, "
-        "or 67584 and 786432 stored apart"
+        "over the memory budget of 600000: 34816 bytes moved and at most 821248 in use "
+        "while either lives, or 67584 and 786432 stored apart"
     )
     assert plan.as_text() == budget_plan(None, NAME).as_text()
     assert plan.transient_nbytes == budget_plan(None).transient_nbytes + 128 * 64 * 4

@@ -21,6 +21,7 @@ from stagejit.inspect.explain.rendering.wording import (
     said_of,
     sign_of,
 )
+from stagejit.schedule.turns import dispatches_text
 
 _MOST_NAMES = 6  # of those that an item stands for
 
@@ -42,6 +43,9 @@ def text_of(facts: Facts, *, kernels: bool, collapse: bool) -> str:
         lines += [f"  {_line(item, kernels)}" for item in block.items]
     if facts.peak is not None and facts.peak_nbytes:
         lines += ["", *f"peak of memory: {facts.peak}".splitlines()]
+    if kernels and facts.scratch_nbytes_per_worker:
+        lines += [] if facts.peak_nbytes else [""]
+        lines.append(scratch_of(facts))
     for inside in facts.inside:
         inner = text_of(inside.facts, kernels=kernels, collapse=collapse)
         lines += ["", f"inside @{inside.dispatch}, which XLA runs: its {inside.which}"]
@@ -60,7 +64,8 @@ def summary_of(facts: Facts, *, kernels: bool) -> str:
 
 
 def _work(facts: Facts, kernels: bool) -> Iterator[str]:
-    yield counted(len(facts.dispatches), "dispatch")
+    inner = sum(each.is_inner for each in facts.dispatches)
+    yield dispatches_text(len(facts.dispatches) - inner, inner)
     if facts.copies:
         moved = facts.copied_nbytes - facts.carried_nbytes
         copied, all_ = nbytes_text(moved), len(facts.copies)
@@ -75,6 +80,12 @@ def _work(facts: Facts, kernels: bool) -> Iterator[str]:
         yield f"{counted(len(facts.delegated), 'equation')} left to XLA"
     if kernels and facts.seconds is not None:
         yield model_of(facts.seconds, facts.uncounted)
+
+
+def scratch_of(facts: Facts) -> str:
+    """What is allocated beside the peak."""
+    each = nbytes_text(facts.scratch_nbytes_per_worker)
+    return f"scratch of kernels: {each} for each thread, beside the peak"
 
 
 def model_of(seconds: float, uncounted: Sequence[str]) -> str:

@@ -24,7 +24,7 @@ from stagejit.inspect.explain.notes import (
 )
 from stagejit.inspect.explain.rendering.compilations import headline_of, rows_of, steps_of
 from stagejit.inspect.explain.rendering.lines import Block, Item, blocks_of
-from stagejit.inspect.explain.rendering.text import summary_of, without_us
+from stagejit.inspect.explain.rendering.text import scratch_of, summary_of, without_us
 from stagejit.inspect.explain.rendering.wording import (
     calls_of,
     carried_of,
@@ -34,7 +34,7 @@ from stagejit.inspect.explain.rendering.wording import (
     work_of,
 )
 from stagejit.inspect.page import Markup, Section, element, fragment, item, joined, page, table
-from stagejit.schedule.turns import counted_once
+from stagejit.schedule.turns import counted_once, dispatches_text
 
 _MOST_OPEN = 12  # blocks; of more, each is folded to begin with
 _MOST_SOURCE = 72  # characters of a line's text in its title
@@ -80,9 +80,14 @@ def _parts(facts: Facts) -> Iterator[Section | Markup]:
     blocks = blocks_of(facts.notes())
     for block in blocks:
         yield Section(_title(block), _body(block), _badges(block), len(blocks) <= _MOST_OPEN)
+    scratch = scratch_of(facts) if facts.scratch_nbytes_per_worker else ""
     if facts.peak is not None and facts.peak_nbytes:
-        body = element("pre", str(facts.peak))
+        body = joined(
+            [element("pre", str(facts.peak)), *([element("p", scratch)] if scratch else [])]
+        )
         yield Section("peak of memory", body, nbytes_text(facts.peak_nbytes))
+    elif scratch:
+        yield element("p", scratch)
     for inside in facts.inside:
         title = f"inside @{inside.dispatch}, which XLA runs: its {inside.which}"
         parts = joined(
@@ -109,7 +114,8 @@ def _badges(block: Block) -> Markup:
         said.append(f"and {counted(len(block.like), 'line')} like it")
     launched = [note for note in notes if isinstance(note, Launched)]
     if launched:
-        said.append(counted(len(launched), "dispatch"))
+        inner = sum(each.is_inner for each in launched)
+        said.append(dispatches_text(len(launched) - inner, inner))
     seconds = sum(note.call_seconds or 0.0 for note in launched)
     if seconds:
         least = "at least " * any(note.times is None or note.seconds is None for note in launched)
