@@ -116,12 +116,27 @@ class Whereabouts:
         return self._alike[group].get(_likeness(op), regions)
 
     def all_evaluated(self) -> dict[Op, list[Region]]:
-        """Where each op of the graph is evaluated."""
+        """Where each op of the graph is evaluated: by what its group became, or where borders are
+        written that it filled. What nobody needs is not there."""
         found: dict[Op, dict[Region, None]] = {}
         for group in self.grouping.groups:
+            is_gone = not self.of_group(group)
             for op in group.ops:
-                found.setdefault(op, {}).update(dict.fromkeys(self.evaluating(op, group)))
+                regions = self._borders.get(_source(op), ()) if is_gone else ()
+                regions = regions or self.evaluating(op, group)
+                if regions:
+                    found.setdefault(op, {}).update(dict.fromkeys(regions))
         return {op: list(regions) for op, regions in found.items()}
+
+    @remembered
+    def _borders(self) -> dict[Hashable, list[Region]]:
+        """The regions whose borders are made of ops from the same place of the program."""
+        found: dict[Hashable, list[Region]] = {}
+        for region in self.regions:
+            parts = region.parts[1:]
+            for source in dict.fromkeys(_source(op) for part in parts for op in part.ops):
+                found.setdefault(source, []).append(region)
+        return found
 
     # -------------------------------------------------------------- in between
 
@@ -177,3 +192,8 @@ def _by_likeness(regions: Sequence[Region]) -> dict[Hashable, list[Region]]:
 def _likeness(op: Op) -> Hashable:
     """What an op has in common with its clones."""
     return op.kind, op.attrs.get("fn"), op.loc, op.results[0].type
+
+
+def _source(op: Op) -> Hashable:
+    """What an op has in common with its clones for a piece of its result."""
+    return op.kind, op.attrs.get("fn"), op.loc, op.results[0].type.dtype

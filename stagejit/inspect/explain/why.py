@@ -141,8 +141,10 @@ def _line(facts: Facts, name: str) -> _Subject | None:
 
     ops = tuple(filter(is_there, facts.homes))
     folded = () if ops else tuple(filter(is_there, facts.decisions))
+    gone = () if ops or folded else tuple(filter(is_there, facts.gone))
     said = f"line {name}" if not file else name
-    return _Subject(said, ops, _dispatches(ops), folded) if ops or folded else None
+    is_known = ops or folded or gone
+    return _Subject(said, ops, _dispatches(ops), folded, gone) if is_known else None
 
 
 def _dispatches(ops: Iterable[Home]) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ from itertools import islice, product
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import pytest
 
 import stagejit
@@ -121,6 +122,32 @@ def test_why_answers_for_all_dispatches_lines_and_ops(
         text = explanation.why(each.first, each.second)
         assert str(each.reasons[0]) in text
         assert f"@{each.second} reads {each.what}, which @{each.first} makes" in text
+
+
+_OF_NOTHING = re.compile(r" in  | in \.| in $|made by \.|\(\)")
+
+
+def test_no_sentence_of_two_lines_is_about_nothing(made: tuple[Explanation, Compilation]) -> None:
+    explanation, _ = made
+    assert all(home.dispatches for home in explanation.homes)
+    lines = dict.fromkeys(home.loc.line for home in explanation.homes if home.loc)
+    for a, b in islice(product(lines, repeat=2), 400):
+        said = explanation.why(a, b)
+        assert not any(map(_OF_NOTHING.search, said.splitlines())), said
+
+
+def test_the_line_of_a_border_is_where_the_border_is_written() -> None:
+    def f(x: Any, y: Any) -> Any:
+        c = jnp.concatenate((x * 2, jnp.sin(y)), axis=1)
+        p = jnp.pad(c, ((2, 0), (0, 0)))
+        return p[2:] + p[1:-1] + p[:-2]
+
+    x = jnp.ones((64, 8))
+    explanation = stagejit.jit(f).explain(x, x)
+    line = f.__code__.co_firstlineno + 2
+    said = explanation.why(line - 1, line)
+    assert re.search(rf"line {line} is evaluated in @.+ \(.*fill.*\)", said), said
+    assert "Both are in @" in said
 
 
 _NAMED = re.compile(r"(%[^\s:,()]+): ")  # where a text of the graph says what a name is
