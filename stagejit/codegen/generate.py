@@ -24,7 +24,7 @@ from stagejit.codegen.ir.shared_code import CHAINED, INLINED, repeats_code
 from stagejit.codegen.ir.verifier import verify as verify_kernel
 from stagejit.codegen.kernel import Choice, Kernel, KernelArg
 from stagejit.codegen.math.functions import is_long
-from stagejit.codegen.meaning import require_its_meaning
+from stagejit.codegen.meaning import require_its_meaning, require_its_result
 from stagejit.codegen.own import OwnPolicy, require_kinds, unmade
 from stagejit.codegen.target import Target
 from stagejit.codegen.templates import Templates
@@ -115,6 +115,9 @@ class KernelCache:
         by = next((each for each in self.own if each.signature in kernel.choices), None)
         if self.verify or by is not None:
             _verify(kernel, by)
+        is_compared = self.verify and by is not None and isinstance(self.target, Target)
+        if is_compared and by is not None and region.part is not None:
+            require_its_result(kernel, made, region.part, by)
         for op in made.ops if self.verify else ():
             if op.definition.code is not None and op.definition in self.ops:
                 require_its_meaning(op, self.ops[op.definition])

@@ -1,28 +1,36 @@
-"""Whether the code of a user's elementwise op means what its `interpret` says.
+"""Whether code of a user's elementwise op, and a kernel of a user's, mean what `interpret` says.
 
-Input: an op of a region. Output: nothing, or an ExtensionError with an element where they differ.
-Invariant: both are given the same elements: random ones, zeros, ones, small and large integers.
+Input: an op of a region, or a region with its kernel. Output: nothing, or an ExtensionError with an
+element where they differ. Invariant: both are given the same elements: random ones, zeros, ones,
+small and large integers. Kernels are run by the interpreter of the loop-nest IR, on a CPU's memory.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from stagejit.base.extension import Extension
+from stagejit.codegen.closed import ClosedRegion
 from stagejit.codegen.ir.builder import Builder
 from stagejit.codegen.ir.interpreter.run import interpret
 from stagejit.codegen.ir.nodes import Buffer, storage_type
 from stagejit.codegen.ir.nodes import Value as Register
+from stagejit.codegen.kernel import Kernel
+from stagejit.errors import VerificationError
 from stagejit.graph.evaluator import Evaluator
-from stagejit.graph.ir import Op
+from stagejit.graph.ir import Graph, Op, Value
+from stagejit.graph.ops.dispatches import destination, written
+from stagejit.rewrites.comparison import Meaning, random_elements, rounding
 from stagejit.types import DType
 
 Array = np.ndarray[Any, np.dtype[Any]]
+MOST = 1 << 15  # elements that a kernel is compared at: thousands a second are run
 _COMPARED = 64  # elements
 _DIFFERENT = 1 << 16
+_ALIGNED = 64  # bytes
 _ROUNDINGS = {2: 8, 4: 64, 8: 64}  # by bytes: of code, where its meaning is rounded once
 
 
@@ -41,6 +49,67 @@ def require_its_meaning(op: Op, own: Extension) -> None:
             f"has code that does not do what its interpret does: of {elements} the code makes "
             f"{made[at]}, interpret {wanted[at]}"
         )
+
+
+def require_its_result(kernel: Kernel, region: ClosedRegion, part: Graph, own: Extension) -> None:
+    """own: whose kernel it is. Raises ExtensionError where what it leaves in memory differs by more
+    than rounding from what the graph of the region says. Larger ones are not run, nor those that
+    need memory of their own, or read what lies in an order of its own."""
+    types = [value.type for value in (*part.inputs, *part.outputs)]
+    if not all(type.is_plain for type in types) or sum(type.size for type in types) > MOST:
+        return
+    meaning = Meaning(part, part.outputs)
+    if not meaning.is_known or kernel.workspace_nbytes:
+        return
+    inputs = {value: random_elements(value.type, at) for at, value in enumerate(part.inputs)}
+    outputs = [at for at in range(len(part.outputs)) for _ in written(part, at)]
+    memory = [_memory_of(part, at, inputs) for at in range(len(part.outputs))]
+    known = {value: _aligned(array) for value, array in inputs.items()}
+    known |= {store.into: memory[at] for store, at in zip(region.stores, outputs, strict=True)}
+    given = [_stored(known[arg.value].reshape(-1)[arg.offset :]) for arg in kernel.args]
+    try:
+        for params in kernel.passes:
+            interpret(kernel.function, given, params, 0, kernel.total)
+    except VerificationError as fault:
+        raise own.fault(f"made a kernel of a {region.kind} that is none: {fault.what}") from fault
+    for array, declared, ideal in zip(memory, *meaning.results, strict=True):
+        near = _near(array, declared, ideal, list(inputs.values()))
+        if not near.all():
+            at = np.unravel_index(np.argmin(near), near.shape)
+            element = f"element [{', '.join(map(str, at))}]" if at else "the element"
+            raise own.fault(
+                f"made a kernel that does not do what interpret does: at random operands {element} "
+                f"of {region.kind} is {array[at]}, by interpret {declared[at]}"
+            )
+
+
+def _memory_of(part: Graph, output: int, inputs: Mapping[Value, Array]) -> Array:
+    """What is there before the kernel runs."""
+    into, type = destination(part, output), part.outputs[output].type
+    return _aligned(np.zeros(type.shape, type.dtype.numpy) if into is None else inputs[into])
+
+
+def _aligned(array: Array) -> Array:
+    """A copy that begins where arguments of programs do."""
+    memory = np.empty(array.nbytes + _ALIGNED, np.uint8)
+    start = -memory.ctypes.data % _ALIGNED
+    made: Array = memory[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
+    made[...] = array
+    return made
+
+
+def _near(made: Array, declared: Array, ideal: Array, inputs: Sequence[Array]) -> Array:
+    """Sums in the order of a kernel are rounded as their largest terms are, and what rounding makes
+    of a value before shows in how far `declared` is from `ideal`."""
+    if made.dtype.kind in "biu":
+        return np.asarray(made == declared)
+    one, other = made.astype(np.float64), declared.astype(np.float64)
+    terms = max(array.size for array in (*inputs, made)) / max(made.size, 1)
+    with np.errstate(all="ignore"):
+        rounded = np.nan_to_num(np.abs(other - ideal), nan=0.0, posinf=0.0)
+        room = np.maximum(np.abs(other), 1.0) * rounding(made.dtype) * max(terms, 1.0)
+        near = np.abs(one - other) <= 64 * np.maximum(room, rounded.max(initial=0.0))
+    return np.asarray(near | (one == other) | (np.isnan(one) & np.isnan(other)))
 
 
 def _elements(random: np.random.Generator, dtype: DType, shape: Sequence[int]) -> Array:
@@ -91,12 +160,11 @@ def _stored(array: Array) -> Array:
 def _alike(made: Array, wanted: Array) -> Array:
     if wanted.dtype.kind in "biu":
         return np.asarray(made == wanted)
-    step = 2.0**-7 if wanted.dtype.kind == "V" else float(np.finfo(wanted.dtype).eps)
     one, other = made.astype(np.float64), wanted.astype(np.float64)
     with np.errstate(all="ignore"):
         room = (
             _ROUNDINGS[wanted.itemsize]
-            * step
+            * rounding(wanted.dtype)
             * np.maximum(np.maximum(np.abs(one), np.abs(other)), 1.0)
         )
         near = np.abs(one - other) <= room

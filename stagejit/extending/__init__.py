@@ -85,10 +85,10 @@ from stagejit.graph.parser import parse
 from stagejit.graph.printer import as_text
 from stagejit.options import Options
 from stagejit.rewrites import STEPS as GRAPH_STEPS
+from stagejit.rewrites.comparison import random_elements
 from stagejit.rewrites.driver import GraphStep, LocalStep, OwnStep, run_steps
 from stagejit.rewrites.rules import OwnRule, Rule, declined
 from stagejit.trace.calls.own import OwnTranslation
-from stagejit.types import TensorType
 
 __all__ = [
     "Extension", "OpDef", "cpu", "declaring", "declined", "dispatch_rewrite", "gpu",
@@ -217,7 +217,7 @@ def rewritten(text: str | Graph, *extensions: Extension) -> tuple[str, list[Deci
     options = Options(extensions=extensions, verify=True)
     with declaring(*extensions):
         graph = parse(text) if isinstance(text, str) else text
-        inputs = [_random(value.type) for value in graph.inputs]
+        inputs = [random_elements(value.type, at) for at, value in enumerate(graph.inputs)]
         wanted = interpret(graph, inputs)
         places = [rule.step for rule in options.parts_of(OwnRule)]
         places += [step.anchor for step in options.parts_of(OwnStep)]
@@ -254,8 +254,8 @@ def op(
     primitive, translate: of JAX or of yours, and what it becomes, see `translation`; by default one
         op of this kind, with the primitive's parameters as attributes.
     cpu, cuda: its kernels, as functions that `schedule` takes.
-    Under Options(verify=True) its `code` is compared with its `interpret` at random elements, where
-    a kernel with it is made, and a difference is an ExtensionError.
+    Under Options(verify=True) its `code`, and small kernels on a CPU, are compared with its
+    `interpret` at random elements, where they are made, and a difference is an ExtensionError.
     Raises OptionsError for a kind that there is, or that is called as something else is.
     """
     loc = line_of()
@@ -308,8 +308,9 @@ def schedule(name: str, *, kinds: str, backend: str = "cpu") -> Decorator:
     region: a `ClosedRegion`: the ops, inputs and stores of one dispatch, their types and shapes,
         but no names and no lines, for equal dispatches share one kernel. machine: a `Target` or a
         `Device`. `writing.kernel` makes a kernel of loops and a tree.
-    kinds: of dispatches, separated by spaces, as plans have them: "map copy". Each element that a
-        region stores has to be stored once.
+    kinds: of dispatches, separated by spaces, as plans have them: "map copy"; one that neither the
+        package nor an op of the same options has is an ExtensionError where kernels are made. Each
+        element that a region stores has to be stored once.
     backend: "cpu", "cuda" (emulated or not).
     What it declines, or returns None for, is scheduled by the package. The first line of its
     docstring stands in `explain(...).as_text(kernels=True)`.
@@ -319,7 +320,8 @@ def schedule(name: str, *, kinds: str, backend: str = "cpu") -> Decorator:
     def made(function: Callable[..., Any]) -> Extension:
         loc = named(name, line_of(function_of(function, line_of())))
         checked_backend(backend, loc)
-        of = frozenset(kinds.split())
+        if not (of := frozenset(kinds.split())):
+            raise wrong(f"schedule {name!r} has no kinds", loc, 'give some, as kinds="map"')
         return OwnPolicy(name, function, of, backend, summary(function), loc=loc)
 
     return made
@@ -393,8 +395,3 @@ def gpu(name: str, *, like: str = "H200", **numbers: Any) -> Extension:
     """
     loc = named(name, line_of())
     return OwnMachine(name, changed(device_named(like), name, numbers, loc), loc=loc)
-
-
-def _random(type: TensorType) -> np.ndarray[Any, Any]:
-    numbers = np.random.default_rng(0).standard_normal(type.shape) * 4
-    return numbers.astype(type.dtype.numpy)

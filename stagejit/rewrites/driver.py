@@ -16,6 +16,7 @@ from stagejit.base.extension import Extension
 from stagejit.base.machine import SMALL_SERVER, Machine
 from stagejit.graph.ir import Graph, Value
 from stagejit.options import Options
+from stagejit.rewrites.comparison import Meaning, require_the_same
 from stagejit.rewrites.log import Log, describe, verified
 from stagejit.rewrites.rules import (
     Declined,
@@ -125,6 +126,8 @@ def run_steps(
     graph.eliminate_dead()
     for step, own in with_own(steps, options):
         decided, promised = len(log.decisions), returned_by(graph)
+        compares = own is not None and options.verify and isinstance(step, GraphStep)
+        before = Meaning(graph, graph.outputs) if compares else None
         if own is None:
             step.run(log, options)
         else:
@@ -139,6 +142,8 @@ def run_steps(
             watch(step.name, graph, log.decisions[decided:])
         if options.verify or by is not None:
             verified(graph, step.name, by)
+        if before is not None and own is not None:
+            require_the_same(before, Meaning(graph, graph.outputs), own)
     return log.decisions
 
 

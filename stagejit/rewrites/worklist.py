@@ -28,6 +28,7 @@ from stagejit.errors import InternalError, StagejitError
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.printer import as_text
 from stagejit.graph.wrong_constants import makes_wrong
+from stagejit.rewrites.comparison import Meaning, require_the_same
 from stagejit.rewrites.log import Log, describe, verified
 from stagejit.rewrites.rules import Declined, Outcome, Rule, declined
 
@@ -164,10 +165,9 @@ def _try_rules(log: Log, op: Op, rules: Iterable[Rule]) -> tuple[list[Op], list[
             made = log.located(first_new, op)
             if outcome.type != op.result.type:
                 raise _of_another_type(rule, log.graph, op, outcome)
-            users = log.replace(rule.name, op, outcome, rule.before_after)
             if rule.extension is not None and log.options.verify:
-                verified(log.graph, rule.name, rule.extension)
-            return made, users
+                return made, _compared(log, rule, rule.extension, op, outcome)
+            return made, log.replace(rule.name, op, outcome, rule.before_after)
     return [], []
 
 
@@ -178,6 +178,15 @@ def _hides_wrong(log: Log, op: Op, outcome: Value) -> bool:
         return False
     given = [v.op.attrs["value"] for v in op.operands if v.op.definition.is_constant]
     return makes_wrong(op, outcome.op.attrs["value"], given, infs=options.check_infs)
+
+
+def _compared(log: Log, rule: Rule, own: Extension, op: Op, made: Value) -> list[Op]:
+    """The users of what a rule of a user's replaced, by what is verified to be the same."""
+    said, before = describe(op), Meaning(log.graph, [op.result])
+    users = log.replace(rule.name, op, made, rule.before_after)
+    verified(log.graph, rule.name, own)
+    require_the_same(before, Meaning(log.graph, [made]), own, f" at {said}")
+    return users
 
 
 def _outcome(rule: Rule, graph: Graph, op: Op) -> Outcome:

@@ -26,6 +26,7 @@ CASES: dict[str, Callable[[], Any]] = {
         documented
     ),
     "has no roots": lambda: extending.rewrite("mine", roots="")(documented),
+    "has no kinds": lambda: extending.schedule("mine", kinds=" ")(documented),
     "has no docstring": lambda: extending.rewrite("mine", roots="map")(lambda graph, op: None),
     "there is no step 'simplfy'": lambda: extending.rewrite("mine", roots="map", within="simplfy")(
         documented

@@ -31,6 +31,7 @@ from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.ops.control import bodies_of, carried_inputs
 from stagejit.graph.verifier import verify
 from stagejit.options import Options
+from stagejit.rewrites.comparison import Meaning, require_the_same
 from stagejit.rewrites.driver import Log, Watch, returned_by, verify_returned
 from stagejit.rewrites.rules import require_own
 
@@ -90,6 +91,7 @@ def rewrite_dispatches(
                 inner |= replaced
     for name, step, own in _with_own(options):
         first_new, decided, promised = graph.next_id, len(log.decisions), returned_by(graph)
+        before = Meaning(graph, graph.outputs) if own is not None and options.verify else None
         running: AbstractContextManager[None] = nullcontext()
         if own is not None:
             running = own.running("failed as it rewrote a graph of dispatches")
@@ -104,6 +106,8 @@ def rewrite_dispatches(
             watch(name, graph, log.decisions[decided:])
         if own is not None:
             _verify(graph, options, carried, own)
+            if before is not None:
+                require_the_same(before, Meaning(graph, graph.outputs), own)
     ones = {op: (made,) for op, made in views.replaced.items()}
     return log.decisions, {**inner, **ones, **views.divided}
 
