@@ -65,7 +65,7 @@ def behind(anchor: Op) -> str:
     if known.has_bodies:
         return _alone(anchor)
     if known.is_insert:
-        return "it reads an array that is written in parts, and needs all of them"
+        return "what is written in parts is stored, so that each part is written once"
     return _alone(anchor)
 
 

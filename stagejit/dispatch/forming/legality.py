@@ -172,7 +172,7 @@ def refuse_order(state: State, group: Group, needed: int) -> Refusal | None:
     others = needed & ~(1 << group.id)
     if state.reach.reaches_any(group.id, others):
         made = f"another of its operands is made from {group.kind}"
-        return Refusal(f"{made} in a dispatch that runs later")
+        return Refusal(f"{made} in a dispatch between the two")
     return None
 
 

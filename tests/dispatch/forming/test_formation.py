@@ -246,7 +246,7 @@ REFUSED: dict[str, tuple[Fn, tuple[Any, ...], str, str]] = {
         lambda a, b, c: (lambda y: y + (y @ c)[:, :1])(a @ b),
         (f32(8, 8), f32(8, 8), f32(8, 8)),
         "fuse-epilogues",
-        "another of its operands is made from contract in a dispatch that runs later",
+        "another of its operands is made from contract in a dispatch between the two",
     ),
     "few rows": (
         lambda x: x / jnp.sum(x),

@@ -69,7 +69,7 @@ KEPT_APART: dict[str, tuple[Callable[..., Any], tuple[Shape, ...], str, str, str
     ),
     "an order that would be a circle": (
         lambda x, w: (lambda y: lax.sort(y) + y)(x @ w), ((64, 64), (64, 64)), "contract", "add",
-        "another of its operands is made from contract in a dispatch that runs later",
+        "another of its operands is made from contract in a dispatch between the two",
     ),
 }  # fmt: skip
 
