@@ -22,7 +22,7 @@ def warnings(rows: Sequence[DispatchTimes], peaks: Peaks) -> list[str]:
     if not low and not uneven:
         return []
     signs = "; ".join(filter(None, (low, uneven)))
-    trusted = "only `min us`" if low else "`min us` and `x floor`"
+    trusted = "only `min us`" if low else f"`min us` and `x floor`{_except(rows, peaks)}"
     others = "`floor us` is too long, and other times may be" if low else "other times are too long"
     return [f"the machine seems busy: {signs}. Trust {trusted}; {others}, rates too low"]
 
@@ -41,6 +41,13 @@ def _peaks_too_low(rows: Sequence[DispatchTimes], peaks: Peaks) -> str:
     first = found[0].name
     others = f" and {len(found) - 1} more" if len(found) > 1 else ""
     return f"{first}{others} ran faster than the floor, so the peaks were measured too low"
+
+
+def _except(rows: Sequence[DispatchTimes], peaks: Peaks) -> str:
+    """Under its floor is what lies in caches, or has a bandwidth that was measured too low: nobody
+    knows which."""
+    under = any(0 < row.times_floor(peaks) < _BELOW for row in rows)
+    return ", but where it is under 1x (caches, or a bandwidth measured too low)" if under else ""
 
 
 def _uneven(rows: Sequence[DispatchTimes]) -> str:

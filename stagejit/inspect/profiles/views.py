@@ -71,6 +71,40 @@ def _table(rows: Sequence[DispatchTimes], total: float, peaks: Peaks) -> list[tu
     return [cells(row, total, peaks, name) for row, name in zip(rows, names_of(rows), strict=True)]
 
 
+_LINE_HEAD = ("line", "dispatches", "ms", "%")
+
+
+def by_line(rows: Sequence[DispatchTimes], total: float) -> list[tuple[str, ...]]:
+    """The lines at which dispatches stand, slowest first, with how many there are; none where no
+    line has several: then the rows say it."""
+    found: dict[str, list[float]] = {}
+    for row in rows:
+        found.setdefault(str(row.loc) if row.loc else "", []).append(row.seconds)
+    if all(len(times) == 1 for line, times in found.items() if line):
+        return []
+    ordered = sorted(found.items(), key=lambda each: -sum(each[1]))
+    return [
+        (line or "no line", str(len(times)), f"{1e3 * sum(times):.3f}",
+         f"{100 * sum(times) / total if total else 0.0:.1f}")
+        for line, times in ordered
+    ]  # fmt: skip
+
+
+def _lines_of_lines(rows: Sequence[DispatchTimes], total: float, most: int) -> list[str]:
+    """That table as text."""
+    found = by_line(rows, total)
+    if not found:
+        return []
+    shown = [_LINE_HEAD, *found[:most]]
+    widths = [max(len(row[at]) for row in shown) for at in range(len(_LINE_HEAD))]
+    lines = [
+        "  ".join([line.ljust(widths[0]), *map(str.rjust, numbers, widths[1:])])
+        for line, *numbers in shown
+    ]
+    left = len(found) - most
+    return ["by line:", *lines, *([f"{counted(left, 'other line')}"] if left > 0 else [])]
+
+
 def outside_cells(taken: Taken) -> tuple[str, ...]:
     """Of what is outside of calls: no part of their sum, so it has no share."""
     row = taken.outside
@@ -127,7 +161,14 @@ def as_text(taken: Taken, most: int) -> str:
     notes = [peaks_text(peaks), outside_text(taken), *warnings(rows, peaks)]
     return (
         "\n".join(
-            [summary(taken), *map(aligned, lines), *notes, *on_gpu.lines(taken.on_gpu), *compiled]
+            [
+                summary(taken),
+                *map(aligned, lines),
+                *notes,
+                *_lines_of_lines(rows, total, most),
+                *on_gpu.lines(taken.on_gpu),
+                *compiled,
+            ]
         )
         + "\n"
     )
@@ -144,6 +185,8 @@ def sections(taken: Taken) -> list[Section]:
         Section("Flame graph", drawings.flame(taken.rows), note="width: time of all calls"),
         Section("Timeline", drawings.timeline(taken.spans), note="the last call"),
     ]
+    if lines := by_line(rows, total):
+        made.insert(1, Section("By line", table(_LINE_HEAD, lines, numbers={1, 2, 3})))
     if taken.on_gpu:
         gpu = table(on_gpu.HEAD, on_gpu.table_of(taken.on_gpu), numbers=range(2, 8))
         made.insert(1, Section("On the GPU", gpu, note=on_gpu.NOTE))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from stagejit.base.loc import Loc
 from stagejit.codegen.target import Target
 from stagejit.inspect.profiles import views
 from stagejit.inspect.profiles.doubts import warnings
@@ -74,6 +75,29 @@ def test_more_bytes_than_caches_have_are_a_sign() -> None:
     assert warnings([row(nbytes=large, mean=floor * 0.8, least=floor * 0.8)], PEAKS) == []
     again = replace(row(nbytes=large, mean=1.0, least=1.0), different_nbytes=large // 8)
     assert warnings([again], PEAKS) == []  # the same bytes, several times
+
+
+def test_what_is_under_its_floor_is_not_to_be_trusted_blindly() -> None:
+    uneven = row(nbytes=100_000, mean=9.0, least=4.0)  # 1e5 / 10e9 are 10 us: 0.4x
+    (line,) = warnings([uneven], PEAKS)
+    assert "Trust `min us` and `x floor`, but where it is under 1x (caches, or" in line
+
+
+def test_lines_that_dispatches_share_have_their_sum() -> None:
+    first, other = (Loc("net.py", 7), Loc("net.py", 8))
+    rows = [
+        replace(row(mean=1.0, least=1.0), loc=other, seconds=0.25),
+        replace(row(mean=1.0, least=1.0), loc=first, seconds=0.125),
+        replace(row(mean=1.0, least=1.0), loc=first, seconds=0.375),
+        replace(row(mean=1.0, least=1.0), seconds=0.25),
+    ]
+    assert views.by_line(rows, 1.0) == [
+        ("net.py:7", "2", "500.000", "50.0"),
+        ("net.py:8", "1", "250.000", "25.0"),
+        ("no line", "1", "250.000", "25.0"),
+    ]
+    assert views.by_line(rows[:2], 1.0) == []  # each has a line of its own: the table says it
+    assert views.by_line(rows[3:] * 2, 1.0) == []
 
 
 def test_one_core_is_one() -> None:
