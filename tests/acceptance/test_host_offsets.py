@@ -20,7 +20,7 @@ from stagejit.schedule.verifier.plans import verify_plan
 from tests.acceptance.running import f32, plan_of, reasons, run, same
 from tests.schedule.planning import check
 
-HULL = "the plan takes all places where it may be"
+HULL = "its range is a conservative hull: all places where it may be"
 
 
 def placed(d: Any, x: Any, i: Any) -> Any:

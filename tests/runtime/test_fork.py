@@ -159,7 +159,7 @@ def test_an_executable_may_go_while_a_fork_is_prepared() -> None:
 LOCKS = textwrap.dedent("""
     import os, threading, warnings
     warnings.simplefilter("ignore")
-    from stagejit import locks
+    from stagejit.base import locks
 
     held, taken = [locks.new_lock(), locks.new_rlock()], threading.Event()
     threading.Thread(target=lambda: [[lock.acquire() for lock in held], taken.set()]).start()

@@ -14,7 +14,7 @@ from stagejit.graph.ops.moving.slices import boxed
 from stagejit.rewrites.driver import describe
 
 NAME = "host-offsets"
-_ANYWHERE = "the plan takes all places where it may be"
+_ANYWHERE = "its range is a conservative hull: all places where it may be"
 
 
 def explain_offsets(state: State, op: Op) -> None:

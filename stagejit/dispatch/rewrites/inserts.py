@@ -35,7 +35,10 @@ from stagejit.rewrites.driver import Log
 
 NAME = "fuse-insert"
 
-_DYNAMIC = "; its offset is computed from arrays, so the plan takes all places where it may be"
+_DYNAMIC = (
+    "; its offset is computed from arrays, so its range is a conservative hull: all places where "
+    "it may be"
+)
 _NOBODY = "what is copied is an argument, or something else needs it where it is"
 
 

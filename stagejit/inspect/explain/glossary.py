@@ -104,7 +104,7 @@ TERMS: dict[str, str] = {
     "encoding": "how an operand of a product should lie in memory; it goes where nobody gains",
     "row": "the elements that one sum, maximum or the like is made of",
     "border": "elements around those that a dispatch computes, which it fills with one value",
-    "anywhere": "where an offset is computed on the way, the plan takes all places where it may be",
+    "conservative hull": "all places where something may be whose offset is computed on the way",
 }
 
 # Why an equation is left to XLA, as patterns of the reason behind the primitive's name; the first

@@ -121,7 +121,7 @@ PROGRAM = textwrap.dedent("""
     jax.monitoring.register_event_listener(lambda name, **_: events.append(name))
     import stagejit
     from toy_compiler import ToyCompiler
-    from stagejit.runtime import embedding
+    from stagejit.runtime.lowering import embedding
     from stagejit.runtime.cpu.loader import call_count, loaded_programs
     embedding.install(ToyCompiler())
     f = stagejit.jit(lambda x: x * 2)

@@ -192,7 +192,7 @@ def test_two_devices() -> None:
         from jax.sharding import NamedSharding, PartitionSpec as P
         import stagejit
         from toy_compiler import ToyCompiler
-        from stagejit.runtime import embedding
+        from stagejit.runtime.lowering import embedding
         from stagejit.runtime.cpu.loader import call_count, loaded_programs
         toy = ToyCompiler()
         embedding.install(toy)
