@@ -37,7 +37,7 @@ def test_text_and_table() -> None:
     assert text.startswith("All work")
     assert "stagejit.bind, f32" in result.stdout
     assert "jax.jit" in result.stdout
-    assert "0 equations left to XLA, 0 copies, 0 packs" in result.stdout
+    assert "0 equations left to XLA, 0 copies, 0 weights that it may pack" in result.stdout
     again = run("--prompt", "All work", "--tokens", "50", "--seconds", "0", "--seed", "3")
     written = again.stdout.split("stagejit's loop")[0].rstrip()
     assert len(written.encode()) <= len("All work") + 50
