@@ -23,14 +23,21 @@ from stagejit.errors import VerificationError
 from stagejit.graph.evaluator import Evaluator
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.ops.dispatches import destination, written
-from stagejit.rewrites.comparison import Meaning, random_elements, rounding
+from stagejit.rewrites.comparison import (
+    Meaning,
+    element_text,
+    first_apart,
+    is_near,
+    random_elements,
+    rounding,
+)
+from stagejit.schedule.memory.packing import ALIGNMENT
 from stagejit.types import DType
 
 Array = np.ndarray[Any, np.dtype[Any]]
 MOST = 1 << 15  # elements that a kernel is compared at: thousands a second are run
 _COMPARED = 64  # elements
 _DIFFERENT = 1 << 16
-_ALIGNED = 64  # bytes
 _ROUNDINGS = {2: 8, 4: 64, 8: 64}  # by bytes: of code, where its meaning is rounded once
 
 
@@ -75,11 +82,10 @@ def require_its_result(kernel: Kernel, region: ClosedRegion, part: Graph, own: E
     for array, declared, ideal in zip(memory, *meaning.results, strict=True):
         near = _near(array, declared, ideal, list(inputs.values()))
         if not near.all():
-            at = np.unravel_index(np.argmin(near), near.shape)
-            element = f"element [{', '.join(map(str, at))}]" if at else "the element"
+            at = first_apart(near)
             raise own.fault(
-                f"made a kernel that does not do what interpret does: at random operands {element} "
-                f"of {region.kind} is {array[at]}, by interpret {declared[at]}"
+                "made a kernel that does not do what interpret does: at random operands "
+                f"{element_text(at)} of {region.kind} is {array[at]}, by interpret {declared[at]}"
             )
 
 
@@ -91,8 +97,8 @@ def _memory_of(part: Graph, output: int, inputs: Mapping[Value, Array]) -> Array
 
 def _aligned(array: Array) -> Array:
     """A copy that begins where arguments of programs do."""
-    memory = np.empty(array.nbytes + _ALIGNED, np.uint8)
-    start = -memory.ctypes.data % _ALIGNED
+    memory = np.empty(array.nbytes + ALIGNMENT, np.uint8)
+    start = -memory.ctypes.data % ALIGNMENT
     made: Array = memory[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
     made[...] = array
     return made
@@ -103,13 +109,13 @@ def _near(made: Array, declared: Array, ideal: Array, inputs: Sequence[Array]) -
     of a value before shows in how far `declared` is from `ideal`."""
     if made.dtype.kind in "biu":
         return np.asarray(made == declared)
-    one, other = made.astype(np.float64), declared.astype(np.float64)
+    other = declared.astype(np.float64)
     terms = max(array.size for array in (*inputs, made)) / max(made.size, 1)
     with np.errstate(all="ignore"):
         rounded = np.nan_to_num(np.abs(other - ideal), nan=0.0, posinf=0.0)
         room = np.maximum(np.abs(other), 1.0) * rounding(made.dtype) * max(terms, 1.0)
-        near = np.abs(one - other) <= 64 * np.maximum(room, rounded.max(initial=0.0))
-    return np.asarray(near | (one == other) | (np.isnan(one) & np.isnan(other)))
+        room = 64 * np.maximum(room, rounded.max(initial=0.0))
+    return is_near(made, declared, absolute=room)
 
 
 def _elements(random: np.random.Generator, dtype: DType, shape: Sequence[int]) -> Array:
@@ -160,12 +166,4 @@ def _stored(array: Array) -> Array:
 def _alike(made: Array, wanted: Array) -> Array:
     if wanted.dtype.kind in "biu":
         return np.asarray(made == wanted)
-    one, other = made.astype(np.float64), wanted.astype(np.float64)
-    with np.errstate(all="ignore"):
-        room = (
-            _ROUNDINGS[wanted.itemsize]
-            * rounding(wanted.dtype)
-            * np.maximum(np.maximum(np.abs(one), np.abs(other)), 1.0)
-        )
-        near = np.abs(one - other) <= room
-    return np.asarray(near | (one == other) | (np.isnan(one) & np.isnan(other)))
+    return is_near(made, wanted, _ROUNDINGS[wanted.itemsize] * rounding(wanted.dtype))

@@ -64,17 +64,16 @@ def require_the_same(before: Meaning, after: Meaning, own: Extension, where: str
             [results[number] for results in each.results] for each in (before, after)
         )
         if type.dtype.is_float:
-            near = _near(one, other, _ROUNDINGS * rounding(type.dtype.numpy))
-            near |= _near(ideal, other_ideal, _IDEAL)
+            near = is_near(one, other, _ROUNDINGS * rounding(type.dtype.numpy))
+            near |= is_near(ideal, other_ideal, _IDEAL)
         else:
             near = np.asarray(one == other)
         if near.all():
             continue
-        at = np.unravel_index(np.argmin(near), near.shape)
-        element = f"element [{', '.join(map(str, at))}]" if at else "the element"
+        at = first_apart(near)
         raise own.fault(
-            f"changed what the graph computes{where}: at random inputs {element} of a {type} "
-            f"was {one[at]}, and is {other[at]}"
+            f"changed what the graph computes{where}: at random inputs {element_text(at)} of a "
+            f"{type} was {one[at]}, and is {other[at]}"
         )
 
 
@@ -122,9 +121,22 @@ def rounding(dtype: np.dtype[Any]) -> float:
     return 2.0**-7 if dtype.kind == "V" else float(np.finfo(dtype).eps)
 
 
-def _near(one: Array, other: Array, room: float) -> Array:
+def is_near(one: Array, other: Array, room: float = 0.0, *, absolute: Array | None = None) -> Array:
+    """Which elements are as good as equal, NaN to NaN too. room: relative to them or to 1;
+    absolute: where it is given, for each element, in its place."""
     one, other = one.astype(np.float64), other.astype(np.float64)
     with np.errstate(all="ignore"):
-        largest = np.maximum(np.maximum(np.abs(one), np.abs(other)), 1.0)
-        near = np.abs(one - other) <= room * largest
+        if absolute is None:
+            absolute = room * np.maximum(np.maximum(np.abs(one), np.abs(other)), 1.0)
+        near = np.abs(one - other) <= absolute
     return np.asarray(near | (one == other) | (np.isnan(one) & np.isnan(other)))
+
+
+def first_apart(near: Array) -> tuple[int, ...]:
+    """The place of the first element that is not."""
+    return tuple(int(at) for at in np.unravel_index(np.argmin(near), near.shape))
+
+
+def element_text(at: tuple[int, ...]) -> str:
+    """An element by its place."""
+    return f"element [{', '.join(map(str, at))}]" if at else "the element"

@@ -28,7 +28,7 @@ import networkx as nx
 from stagejit.index.bit_sets import bits
 from stagejit.index.box import Box, hull_of
 from stagejit.index.box_index import BoxIndex, Entry
-from stagejit.schedule.access import Access, Hazard
+from stagejit.schedule.access import Access, Barrier, Hazard
 
 _MOST_UNKNOWN = 32  # boxes at unknown offsets of one buffer before a write waits for all of them
 
@@ -195,6 +195,16 @@ def ancestors(count: int, edges: Mapping[int, int]) -> list[int]:
         for earlier in bits(direct):
             before[position] |= before[earlier]
     return before
+
+
+def before_by(barriers: Iterable[Barrier], position: Mapping[str, int]) -> list[int]:
+    """For each position the bit set of those that barriers put before it. position: of dispatches,
+    by name."""
+    direct: dict[int, int] = {}
+    for barrier in barriers:
+        second = position[barrier.dst]
+        direct[second] = direct.get(second, 0) | 1 << position[barrier.src]
+    return ancestors(len(position), direct)
 
 
 def predecessors(graph: HazardGraph) -> dict[int, int]:

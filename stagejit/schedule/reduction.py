@@ -26,6 +26,7 @@ from stagejit.schedule.hazards import (
     HazardGraph,
     Touching,
     ancestors,
+    before_by,
     hazard_graph,
     predecessors,
 )
@@ -197,11 +198,7 @@ def needed(
     """What has to settle of the source of a barrier for its other end, or for who comes after."""
     names = [dispatch.name for dispatch in dispatches]
     position = {name: at for at, name in enumerate(names)}
-    direct: dict[int, int] = {}
-    for barrier in barriers:
-        second = position[barrier.dst]
-        direct[second] = direct.get(second, 0) | 1 << position[barrier.src]
-    before = ancestors(len(names), direct)
+    before = before_by(barriers, position)
     found: dict[tuple[str, str], list[tuple[int, Box]]] = {}
     for first, second, conflicts in hazard_graph(dispatches).edges(data="conflicts"):
         for conflict in conflicts:

@@ -15,14 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from stagejit.bench.programs import Arguments, Function, Workload
-from stagejit.bench.workloads import (
-    bound,
-    loops,
-    models,
-    networks,
-    pooling,
-    residual_block,
-)
+from stagejit.bench.workloads import bound, loops, models, networks, pooling, residual_block
 from stagejit.bench.workloads.inputs import Normal, complex_normal, images, seeded_normal
 from stagejit.bench.workloads.operations import (
     column_sum,
@@ -85,13 +78,7 @@ _add(
     PRODUCT,
     "gradient of the weights of a 3x3 convolution",
 )
-_add(
-    "gemm_1024",
-    matmul,
-    lambda r: (r(1024, 1024), r(1024, 1024)),
-    PRODUCT,
-    "matrix product",
-)
+_add("gemm_1024", matmul, lambda r: (r(1024, 1024), r(1024, 1024)), PRODUCT, "matrix product")
 _add(
     "gemm_bias_gelu_512x768x3072",
     gemm_bias_gelu,
@@ -99,13 +86,7 @@ _add(
     PRODUCT,
     "matrix product with an elementwise epilogue",
 )
-_add(
-    "gemv_1x4096x4096",
-    matmul,
-    lambda r: (r(1, 4096), r(4096, 4096)),
-    PRODUCT,
-    "matrix-vector",
-)
+_add("gemv_1x4096x4096", matmul, lambda r: (r(1, 4096), r(4096, 4096)), PRODUCT, "matrix-vector")
 _add(
     "conv3x3_56_64",
     conv3x3_nhwc,
@@ -128,34 +109,10 @@ _add(
     ELEMENTWISE,
     "tanh, exp and sin of 4M elements",
 )
-_add(
-    "ew_add_16M",
-    scaled_add,
-    lambda r: (r(16 << 20), r(16 << 20)),
-    ELEMENTWISE,
-    "x*2 + y, 64 MiB",
-)
-_add(
-    "sum_16M",
-    sum_of_squares,
-    lambda r: (r(16 << 20),),
-    PRODUCT,
-    "sum of squares of 16M elements",
-)
-_add(
-    "colsum_4096",
-    column_sum,
-    lambda r: (r(4096, 4096),),
-    PRODUCT,
-    "sum over the outer axis",
-)
-_add(
-    "transpose_add_4096",
-    transpose_add,
-    lambda r: (r(4096, 4096),),
-    ELEMENTWISE,
-    "x.T + x",
-)
+_add("ew_add_16M", scaled_add, lambda r: (r(16 << 20), r(16 << 20)), ELEMENTWISE, "x*2 + y, 64 MiB")
+_add("sum_16M", sum_of_squares, lambda r: (r(16 << 20),), PRODUCT, "sum of squares of 16M elements")
+_add("colsum_4096", column_sum, lambda r: (r(4096, 4096),), PRODUCT, "sum over the outer axis")
+_add("transpose_add_4096", transpose_add, lambda r: (r(4096, 4096),), ELEMENTWISE, "x.T + x")
 _add(
     "transformer_block_256",
     models.transformer_block,
@@ -177,13 +134,7 @@ _add(
     NETWORK,
     "256 steps under lax.scan",
 )
-_add(
-    "tiny_add_16",
-    scaled_add,
-    lambda r: (r(16), r(16)),
-    ELEMENTWISE,
-    "the cost of a call",
-)
+_add("tiny_add_16", scaled_add, lambda r: (r(16), r(16)), ELEMENTWISE, "the cost of a call")
 _add(
     "tiny_mlp_grad",
     jax.grad(models.mlp_loss),

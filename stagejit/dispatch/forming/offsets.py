@@ -14,7 +14,7 @@ from stagejit.graph.ops.moving.slices import boxed
 from stagejit.rewrites.driver import describe
 
 NAME = "host-offsets"
-_ANYWHERE = "its range is a conservative hull: all places where it may be"
+ANYWHERE = "its range is a conservative hull: all places where it may be"
 
 
 def explain_offsets(state: State, op: Op) -> None:
@@ -28,7 +28,7 @@ def explain_offsets(state: State, op: Op) -> None:
     if not starts:
         return
     if not state.enabled(NAME):
-        state.decide(NAME, op, False, f"{NAME} is disabled: {_ANYWHERE}")
+        state.decide(NAME, op, False, f"{NAME} is disabled: {ANYWHERE}")
     elif state.scalars.knows(op):
         names = [f"%{name}" for name in state.graph.input_names]
         offsets = [
@@ -39,7 +39,7 @@ def explain_offsets(state: State, op: Op) -> None:
         state.decide(NAME, op, True, f"the host knows the offset {known}: its range is exact")
     else:
         unknown = next((start for start in starts if state.scalars[start] is None), starts[0])
-        state.decide(NAME, op, False, f"{_maker(unknown, state.scalars)}: {_ANYWHERE}")
+        state.decide(NAME, op, False, f"{_maker(unknown, state.scalars)}: {ANYWHERE}")
 
 
 def _passes(op: Op) -> bool:

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from stagejit.base.locks import remembered
+from stagejit.dispatch.forming.offsets import ANYWHERE
 from stagejit.dispatch.in_place import refuse_updates
 from stagejit.dispatch.operands import operands_of, read_by, stores_of
 from stagejit.dispatch.rewrites.assembled import Assembled, versions_of
@@ -35,10 +36,7 @@ from stagejit.rewrites.driver import Log
 
 NAME = "fuse-insert"
 
-_DYNAMIC = (
-    "; its offset is computed from arrays, so its range is a conservative hull: all places where "
-    "it may be"
-)
+_DYNAMIC = f"; its offset is computed from arrays, so {ANYWHERE}"
 _NOBODY = "what is copied is an argument, or something else needs it where it is"
 
 

@@ -7,7 +7,7 @@ rewrite of dispatches, said when it left them apart; nothing is guessed here.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from stagejit.base.decisions import path_inside
@@ -59,8 +59,12 @@ def edges_of(schedule: Schedule, where: Whereabouts) -> Edges:
             found.append(Between(*pair, _ranges(read), because, loc))
     homes, gone = list[Home](), list[Home]()
     for path, level in where.levels():
-        homes += (_with_results(op, home, values) for op, home in _homes(path, level, names))
-        gone += (_with_results(op, home, values) for op, home in _gone(level, names))
+        evaluated = level.all_evaluated()
+        for op in level.grouping.graph.ops():
+            if op in evaluated:
+                homes.append(_with_results(op, _home(op, path, evaluated[op], names), values))
+            else:
+                gone.append(_with_results(op, _gone(op, names), values))
         gone += _given(level, values, by="what runs the body" if path else "the caller")
     return Edges(tuple(found), tuple(homes), tuple(gone), tuple(buffers), frozenset(waits))
 
@@ -145,26 +149,19 @@ def _given(where: Whereabouts, values: Mapping[Value, str], by: str) -> Iterator
         yield Home(values.get(value, ""), "an input", (), False, value.op.loc, (), f"given by {by}")
 
 
-def _homes(path: str, where: Whereabouts, names: Names) -> Iterator[tuple[Op, Home]]:
-    """Where each op is evaluated, in the order of the graph."""
-    inside = where.all_evaluated()
-    for op in where.grouping.graph.ops():
-        if op in inside:
-            dispatches = tuple(f"{path}{region.name}" for region in inside[op])
-            known = op.definition
-            computes = not (known.is_constant or known.is_view or known.is_splat)
-            name, what = names.get(op, ""), described(op, {})
-            callers = tuple(Loc(loc.file, loc.line) for loc in callers_of(op.loc))
-            yield op, Home(name, what, dispatches, computes, op.loc, callers)
+def _home(op: Op, path: str, regions: Iterable[Region], names: Names) -> Home:
+    """Where an op is evaluated."""
+    dispatches = tuple(f"{path}{region.name}" for region in regions)
+    known = op.definition
+    computes = not (known.is_constant or known.is_view or known.is_splat)
+    callers = tuple(Loc(loc.file, loc.line) for loc in callers_of(op.loc))
+    return Home(names.get(op, ""), described(op, {}), dispatches, computes, op.loc, callers)
 
 
-def _gone(where: Whereabouts, names: Names) -> Iterator[tuple[Op, Home]]:
-    """The ops that no dispatch evaluates, which texts of the graph show none the less."""
-    inside = where.all_evaluated()
-    for op in where.grouping.graph.ops():
-        if op not in inside:
-            said = f"{_left(op, names)}: nothing is left to compute of it"
-            yield op, Home(names.get(op, ""), described(op, {}), (), False, op.loc, (), said)
+def _gone(op: Op, names: Names) -> Home:
+    """An op that no dispatch evaluates, which texts of the graph show none the less."""
+    said = f"{_left(op, names)}: nothing is left to compute of it"
+    return Home(names.get(op, ""), described(op, {}), (), False, op.loc, (), said)
 
 
 def _left(op: Op, names: Names) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from stagejit.inspect.columns import columns
 from stagejit.inspect.profiles.rows import DispatchTimes, merged, names_of
 from stagejit.runtime.cuda.programs.timing import Timed
 
@@ -65,14 +66,4 @@ def lines(rows: Sequence[DispatchTimes]) -> list[str]:
     """A table for a terminal; nothing where there are no rows."""
     if not rows:
         return []
-    told = [HEAD, *table_of(rows)]
-    widths = [max(len(line[at]) for line in told) for at in range(len(HEAD))]
-    numbers = range(2, len(HEAD) - 1)
-    made = [
-        "  ".join(
-            text.rjust(widths[at]) if at in numbers else text.ljust(widths[at])
-            for at, text in enumerate(line)
-        ).rstrip()
-        for line in told
-    ]
-    return [*made, NOTE]
+    return [*columns([HEAD, *table_of(rows)], range(2, len(HEAD) - 1)), NOTE]

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from stagejit.base.numbers import counted
 from stagejit.inspect import page as pages
+from stagejit.inspect.columns import columns
 from stagejit.inspect.page import Markup, Section, element, joined, table
 from stagejit.inspect.profiles import drawings, on_gpu
 from stagejit.inspect.profiles.doubts import warnings
@@ -95,12 +96,7 @@ def _lines_of_lines(rows: Sequence[DispatchTimes], total: float, most: int) -> l
     found = by_line(rows, total)
     if not found:
         return []
-    shown = [_LINE_HEAD, *found[:most]]
-    widths = [max(len(row[at]) for row in shown) for at in range(len(_LINE_HEAD))]
-    lines = [
-        "  ".join([line.ljust(widths[0]), *map(str.rjust, numbers, widths[1:])])
-        for line, *numbers in shown
-    ]
+    lines = columns([_LINE_HEAD, *found[:most]], range(1, len(_LINE_HEAD)))
     left = len(found) - most
     return ["by line:", *lines, *([f"{counted(left, 'other line')}"] if left > 0 else [])]
 
@@ -148,22 +144,13 @@ def as_text(taken: Taken, most: int) -> str:
         others = DispatchTimes("", f"{len(rest)} others", "", seconds=seconds)
         lines.append((*cells(others, total, peaks)[:2], "", *cells(others, total, peaks)[3:5]))
     lines += [*(cells(row, total, peaks) for row in taken.around), outside_cells(taken)]
-    widths = [max(len(line[at]) for line in lines if at < len(line)) for at in range(len(_HEAD))]
-
-    def aligned(line: Sequence[str]) -> str:
-        made = (
-            text.rjust(widths[at]) if at in _NUMBERS else text.ljust(widths[at])
-            for at, text in enumerate(line)
-        )
-        return "  ".join(made).rstrip()
-
     compiled = [f"compiled {times}" for times in taken.compiled]
     notes = [peaks_text(peaks), outside_text(taken), *warnings(rows, peaks)]
     return (
         "\n".join(
             [
                 summary(taken),
-                *map(aligned, lines),
+                *columns(lines, _NUMBERS),
                 *notes,
                 *_lines_of_lines(rows, total, most),
                 *on_gpu.lines(taken.on_gpu),

@@ -25,7 +25,7 @@ from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.ops import build, filled
 from stagejit.rewrites.split.partial import converted, mapped
 from stagejit.rewrites.split.pieces import taken_along
-from stagejit.rewrites.split.sharing import LINE_NBYTES, MERGED, Sharing
+from stagejit.rewrites.split.sharing import MERGED, Sharing
 from stagejit.types import TensorType
 
 _LOOK = 0.4e-9  # seconds that an owner takes to look at an index vector, of which it has 32 at once
@@ -101,7 +101,9 @@ class Updates:
         """How many destinations there is room for in each part, of which it has the first: cores
         that write to one line wait for each other."""
         nbytes = self.nbytes
-        return 1 if machine.owners_at_once or nbytes >= _APART else 1 + -(-LINE_NBYTES // nbytes)
+        if machine.owners_at_once or nbytes >= _APART:
+            return 1
+        return 1 + -(-machine.line_nbytes // nbytes)
 
     def _has_owners(self) -> bool:
         """Whether owners look at all index vectors; see Note [Owners]."""

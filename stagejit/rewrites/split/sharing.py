@@ -23,8 +23,7 @@ _LISTED = 12.0  # to do so, and to note it where it is an own one, without a bra
 MOVES = 2.0  # to load and store a vector
 _NEAR = 8.0  # for a line that is in no cache of the core, some at a time
 _FAR = 30.0  # where it is on one of more pages than the core knows the places of
-_KNOWN_NBYTES = 6 << 20  # of 1536 pages of 4 KiB
-LINE_NBYTES = 64
+_KNOWN_PAGES = 1536  # of which a core knows the places
 _MORE_LINES = 2  # that prefetchers bring behind what a core reads of a window, for another core
 MERGED = 3  # times that sums of parts go through the caches: cleared, updated, read
 
@@ -96,7 +95,7 @@ class Sharing:
     def _window(self, way: Way) -> float:
         """Seconds for each index vector, of an item."""
         machine, nbytes = self.machine, self.window_nbytes / way.blocks
-        lines = max(nbytes / LINE_NBYTES, 1.0)
+        lines = max(nbytes / machine.line_nbytes, 1.0)
         combine = -(-self.pieces // way.blocks) * (MOVES + self.code) + self._wait(way) * lines
         read = self.vectors * self.batches * self.window_nbytes
         near = read <= machine.l3s_nbytes
@@ -113,4 +112,4 @@ class Sharing:
         nbytes = self.nbytes / (way.blocks * way.ranges)
         if self.sorted or nbytes <= self.machine.l2_nbytes:
             return 0.0
-        return _NEAR if nbytes <= _KNOWN_NBYTES else _FAR
+        return _NEAR if nbytes <= _KNOWN_PAGES * self.machine.page_nbytes else _FAR

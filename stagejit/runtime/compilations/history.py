@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
+from stagejit.base.numbers import counted
 from stagejit.compat import trace_settings
 from stagejit.options import Options
 from stagejit.runtime.compilations.passing import (
@@ -227,7 +228,7 @@ def _sharding(sharding: Any) -> str:
     if not isinstance(devices, int) or (devices < 2 and spec is None):
         return ""
     axes = ", ".join(f"{name}: {size}" for name, size in dict(getattr(mesh, "shape", {})).items())
-    where = f"on {devices} device{'s' * (devices != 1)}"
+    where = f"on {counted(devices, 'device')}"
     return where if spec is None else f"{where} by {spec} of a mesh ({axes})"
 
 

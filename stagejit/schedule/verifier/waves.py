@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from stagejit.errors import VerificationError
-from stagejit.schedule.hazards import ancestors
+from stagejit.schedule.hazards import before_by
 from stagejit.schedule.schedule import Run, Schedule, Wave
 
 
@@ -22,10 +22,7 @@ def verify_waves(schedule: Schedule) -> None:
 def _verify(schedule: Schedule, waves: Mapping[Run, Sequence[Wave]]) -> None:
     plan = schedule.plan
     at = {dispatch.name: number for number, dispatch in enumerate(plan.dispatches)}
-    direct: dict[int, int] = {}
-    for barrier in plan.barriers:
-        direct[at[barrier.dst]] = direct.get(at[barrier.dst], 0) | 1 << at[barrier.src]
-    before = ancestors(len(at), direct)
+    before = before_by(plan.barriers, at)
     for run in schedule.runs:
         if [step for wave in waves[run] for step in wave.steps] != list(run.steps):
             raise VerificationError(f"plan: waves of {plan.name} have other steps than it")
