@@ -19,9 +19,7 @@ from stagejit.codegen.cuda.device import Device
 from stagejit.codegen.target import Target
 from stagejit.compat import has_static_shape, hide_frames
 from stagejit.errors import OptionsError
-from stagejit.explaining import Timed, explanation_of
 from stagejit.graph.ir import Graph
-from stagejit.inspect.explain import Explanation
 from stagejit.pipeline import Compilation
 from stagejit.runtime.compilations.compile_times import CompileTimes, noting
 from stagejit.runtime.compilations.history import (
@@ -38,6 +36,8 @@ from stagejit.runtime.lowering.embedding import plan_request
 from stagejit.schedule.plan import Plan
 
 if TYPE_CHECKING:
+    from stagejit.explaining import Timed
+    from stagejit.inspect.explain import Explanation
     from stagejit.inspect.pictures.picture import Picture
     from stagejit.inspect.pictures.rewrites import Recorder
 
@@ -82,6 +82,9 @@ class _Shown:
     ) -> Explanation:
         """As `explanation`, with what rewrites are worth. disable, what_if: see `f.explain`. timed:
         seconds of a call under each of several options."""
+        with importing:
+            from stagejit.explaining import explanation_of  # see Note [Import time] of `api`
+
         names = (disable,) if isinstance(disable, str) else tuple(disable)
         asked = (what_if,) if isinstance(what_if, str) else what_if
         return explanation_of(

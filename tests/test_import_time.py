@@ -122,3 +122,14 @@ def test_a_program_for_this_machine_loads_no_kernels_of_a_gpu() -> None:
         "print(*(name for name in sys.modules if name.startswith('stagejit.codegen.cuda.')))"
     )
     assert run_python(program) == ["stagejit.codegen.cuda.device"]
+
+
+def test_what_explains_is_loaded_by_who_asks() -> None:
+    program = (
+        "import sys, numpy, stagejit; f = stagejit.jit(lambda x: x * 2 + 1); x = numpy.ones(8)\n"
+        "f.lower(x).compile()(x)\n"
+        "print(*(name for name in sys.modules if name.startswith('stagejit.inspect.explain')))\n"
+        "f.explain(x)\n"
+        "print('stagejit.inspect.explain' in sys.modules)"
+    )
+    assert run_python(program) == ["True"]
