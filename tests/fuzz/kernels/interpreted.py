@@ -15,6 +15,14 @@ from stagejit.codegen.target import Target
 from tests.fuzz.kernels.check import Job
 from tests.fuzz.kernels.scene import Array
 
+# Of memory, so that a kernel takes well under a second.
+MOST_NBYTES = 1 << 14
+
+
+def is_small(job: Job) -> bool:
+    """Whether it is interpreted in no time."""
+    return job.frame.image.size <= MOST_NBYTES
+
 
 def interpreted(job: Job, target: Target, unwritten: int) -> Array:
     """The image after all chunks. unwritten: the byte that scratch is full of at first."""

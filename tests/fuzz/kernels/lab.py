@@ -49,12 +49,14 @@ class KernelFailure:
 
 @dataclass
 class KernelReport:
-    """kernels: how many ran, by target. skipped: targets that this machine cannot run, and why.
+    """kernels: how many ran, by target; interpreted: how many of them the interpreter of the
+    loop-nest IR ran, too. skipped: targets that this machine cannot run, and why.
     repeated: faults that were found again, by kind; only the first few of a kind are minimized."""
 
     seed: int
     cases: int = 0
     kernels: Counter[str] = field(default_factory=Counter)
+    interpreted: Counter[str] = field(default_factory=Counter)
     seconds: float = 0.0
     failures: list[KernelFailure] = field(default_factory=list)
     repeated: Counter[str] = field(default_factory=Counter)
@@ -65,15 +67,20 @@ class KernelReport:
         return not self.failures and not self.repeated
 
     def as_text(self) -> str:
-        counts = ", ".join(f"{name} {count}" for name, count in sorted(self.kernels.items()))
         lines = [
             f"kernel lab, seed {self.seed}: {self.cases} cases, "
-            f"{sum(self.kernels.values())} kernels ({counts}) in {self.seconds:.0f} s: "
+            f"{_counted(self.kernels)} kernels, {_counted(self.interpreted)} of them against the "
+            f"interpreter of the loop-nest IR, in {self.seconds:.0f} s: "
             f"{len(self.failures) + sum(self.repeated.values())} failures"
         ]
         lines += [f"  without {name}: {reason}" for name, reason in self.skipped.items()]
         lines += [f"  {count} more of kind {kind}" for kind, count in self.repeated.items()]
         return "\n".join([*lines, *map(str, self.failures)])
+
+
+def _counted(numbers: Counter[str]) -> str:
+    each = ", ".join(f"{name} {count}" for name, count in sorted(numbers.items()))
+    return f"{numbers.total()} ({each})"
 
 
 def run_kernels(
@@ -149,9 +156,10 @@ def _one_process(
                 at, running = message["done"], None
                 report.cases += message["cases"]
                 report.kernels.update(message["kernels"])
+                report.interpreted.update(message["interpreted"])
             if time.monotonic() > end:
                 return at
-        process.wait(10)
+        process.wait(_SILENCE_SECONDS)
     finally:
         if process.poll() is None:
             process.kill()

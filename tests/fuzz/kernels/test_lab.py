@@ -70,12 +70,14 @@ def test_arguments_of_other_layouts_are_drawn() -> None:
     pytest.fail(f"{found} alone")
 
 
-def jobs(targets: Targets) -> list[Job]:
-    text = """
+SUM = """
     graph @case(%x0: f32[3,5]) {
       %0: f32[3] = reduce add %x0 axes=(1)
       return %0
     }"""
+
+
+def jobs(targets: Targets, text: str = SUM) -> list[Job]:
     case = read_case(text, draw_case(Choices.replayed([])).setting)
     return list(jobs_of(case, Caches(targets.cpus), targets.names))
 
@@ -161,3 +163,30 @@ def test_random_kernels_give_what_they_mean() -> None:
 def test_a_budget_is_needed() -> None:
     with pytest.raises(ValueError, match="minutes or count"):
         run_kernels(seed=0)
+
+
+TIMES_3 = """
+    graph @case(%x0: f32[3,5]) {
+      %0: f32[] = const 3.0
+      %1: f32[3,5] = fill %0
+      %2: f32[3,5] = map mul %x0, %1
+      return %2
+    }"""
+
+
+@pytest.mark.parametrize("name", ["sse2", "neon"])
+def test_machine_code_that_does_something_else_is_noticed(name: str) -> None:
+    """In its last bits, where the meaning of the graph leaves room."""
+    targets = find_targets((name,))
+    if not targets.names:
+        pytest.skip(targets.skipped[name])
+    (right,), (wrong,) = jobs(targets, TIMES_3), jobs(targets, TIMES_3)
+    for op in wrong.kernel.function.walk():
+        for value in op.results:
+            value.const = (
+                3 + 2.0**-20 if value.const == 3.0 and value.type.is_float else value.const
+            )
+    runner = Runner(targets)
+    ((_, fault),) = runner.run([right, wrong])
+    assert fault.kind == "bits"
+    assert runner.interpreted == {name: 2}

@@ -11,12 +11,14 @@ import json
 import os
 import re
 import signal
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 from tests.fuzz.kernels.case import Case, draw_case
 from tests.fuzz.kernels.check import Caches, CaseFault, Job, jobs_of
 from tests.fuzz.kernels.choices import Choices
+from tests.fuzz.kernels.interpreted import difference, interpreted, is_small
 from tests.fuzz.kernels.machine import Native, compile_object, run
 from tests.fuzz.kernels.scene import Array
 from tests.fuzz.kernels.targets import Targets
@@ -29,8 +31,9 @@ _CHILD_SECONDS = 60
 
 @dataclass(frozen=True)
 class Fault:
-    """kind: "value", "stray" (a write where nothing belongs), "key" (the kernel of another region),
-    "raises" or "crash"."""
+    """kind: "value", "stray" (a write where nothing belongs), "bits" (machine code does something
+    else than the interpreter of the loop-nest IR), "key" (the kernel of another region), "raises"
+    or "crash"."""
 
     kind: str
     target: str
@@ -67,10 +70,15 @@ def fault_before(fault: CaseFault) -> Fault:
 
 
 class Runner:
-    """Compiles and runs jobs, natively or in the emulator."""
+    """Compiles and runs jobs, natively or in the emulator; small ones by the interpreter of the
+    loop-nest IR, too, which has to give the same bits.
+
+    interpreted: how many were, by target.
+    """
 
     def __init__(self, targets: Targets) -> None:
         self._targets, self._native = targets, Native()
+        self.interpreted: Counter[str] = Counter()
 
     def run(self, jobs: Sequence[Job]) -> list[tuple[Job, Fault]]:
         """The jobs with a fault."""
@@ -103,19 +111,26 @@ class Runner:
         if emulated:
             tasks = [(job.symbol, job.frame) for job in jobs]
             images = self._targets.emulators[emulated].run(objects, tasks)
-            return _faults(zip(jobs, images, strict=True))
+            return self._faults(zip(jobs, images, strict=True))
         entries, _kept = self._native.load(objects)
-        return _faults((job, run(entries[job.symbol], job.frame)) for job in jobs)
+        return self._faults((job, run(entries[job.symbol], job.frame)) for job in jobs)
 
-
-def _faults(images: Iterable[tuple[Job, Array]]) -> list[tuple[Job, Fault]]:
-    found = []
-    for job, after in images:
-        what = job.fault(after)
-        if what:
+    def _faults(self, images: Iterable[tuple[Job, Array]]) -> list[tuple[Job, Fault]]:
+        found = []
+        for job, after in images:
+            what = job.fault(after)
             kind = "stray" if "was written" in what or "left the buffer" in what else "value"
-            found.append((job, Fault(kind, job.target, f"{job.region}: {what}")))
-    return found
+            if not what and is_small(job):
+                kind, what = "bits", self._against_interpreter(job, after)
+            if what:
+                found.append((job, Fault(kind, job.target, f"{job.region}: {what}")))
+        return found
+
+    def _against_interpreter(self, job: Job, after: Array) -> str:
+        """Its scratch is full of something else at first: nothing that is stored depends on it."""
+        self.interpreted[job.target] += 1
+        image = interpreted(job, self._targets.cpus[job.target], ~job.frame.poison & 0xFF)
+        return difference(job, image, after)
 
 
 def in_child(make: Callable[[], Fault | None]) -> Fault | None:

@@ -91,7 +91,8 @@ class _Worker:
                 failed.add(case)
                 self._failed(case, (numbers_of(self.seed, case),), fault)
         kernels = Counter(job.target for job in jobs)
-        _say(done=last, cases=last - first, kernels=kernels)
+        _say(done=last, cases=last - first, kernels=kernels, interpreted=self.runner.interpreted)
+        self.runner.interpreted.clear()
 
     def _failed(self, case: int, trial: Trial, fault: Fault) -> None:
         """Says what failed, made as small as the time allows."""
