@@ -31,13 +31,13 @@ from stagejit.dispatch.rewrites.views import Views, users_of
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.ops.control import destination_of
 from stagejit.graph.ops.dispatches import parts_of, written
+from stagejit.graph.ops.moving.views import behind_aliases
 from stagejit.rewrites.cloning import appended
 from stagejit.rewrites.driver import Log
 
 NAME = "fuse-insert"
 
 _DYNAMIC = f"; its offset is computed from arrays, so {ANYWHERE}"
-_NOBODY = "what is copied is an argument, or something else needs it where it is"
 
 
 @dataclass(frozen=True)
@@ -208,7 +208,7 @@ class _Inserts:
     def _place(self, copy: Copy) -> None:
         """Has who computes a value, or copies it already, copy it once more."""
         op, host = copy.op, self._maker(copy)
-        reason = self._join(copy, host) if host is not None else self.refused.get(op, _NOBODY)
+        reason = self._join(copy, host) if host is not None else self._why_nobody(copy)
         if host is None or reason is self.full:
             key = (host or copy.source, copy.own.shape)
             refused = self._join(copy, self.others[key]) if key in self.others else self.full
@@ -219,13 +219,27 @@ class _Inserts:
         if not reason:
             range = "" if self.views.writes_to(op.result)[0].exact else _DYNAMIC
             self.log.apply(NAME, op, f"the producer writes into the destination{range}")
-        elif reason is not _NOBODY or _is_tied(op.result):
+        elif host is not None or op in self.refused or _is_tied(op.result):
             self.log.decline(NAME, op, reason)
 
     def _maker(self, copy: Copy) -> Op | None:
         """The dispatch that computes what is copied, if it could store it elsewhere, too."""
         maker = copy.source.op
         return maker if maker.definition.is_dispatch and not _is_tied(copy.source) else None
+
+    def _why_nobody(self, copy: Copy) -> str:
+        """Why there is no dispatch that could store what is copied elsewhere, too."""
+        if copy.op in self.refused:
+            return self.refused[copy.op]
+        maker = behind_aliases(copy.source).op
+        if maker.definition.is_input:
+            name = self.graph.input_names[maker.attrs["index"]]
+            return f"what is copied is the argument {name}, which nobody computes"
+        if maker.definition.is_constant:
+            return "what is copied is a constant"
+        if maker.definition.is_dispatch:
+            return "what is copied is a buffer that something else needs where it is"
+        return f"what is copied is made by a {maker.kind}, which stores nothing elsewhere"
 
     # -------------------------------------------------------------------- how
 

@@ -69,7 +69,7 @@ def test_dont_place_what_an_argument_holds() -> None:
     }
   return %1
 }"""
-    reason = "- what is copied is an argument, or something else needs it where it is"
+    reason = "- what is copied is the argument x, which nobody computes"
     assert rewritten(before, fuse_inserts) == (before, [reason])
 
 

@@ -10,7 +10,8 @@ from tests.dispatch.rewrites.texts import expanded, outline, part, plain, rewrit
 
 PLACED = "+ the producer writes into the destination"
 DEPENDS = "- the destination depends on the producer"
-NOBODY = "- what is copied is an argument, or something else needs it where it is"
+ARGUMENT = "- what is copied is the argument x, which nobody computes"
+IN_PLACE = "- what is copied is a buffer that something else needs where it is"
 FULL = "- the producer has the {} operands that one dispatch may have"
 PARTS = {
     "EXP": part("f32[2] = map exp %a0", "%0", a0="f32[2]"),
@@ -91,7 +92,7 @@ def test_dont_take_over_a_copy_of_an_update() -> None:
           %2: f32[8] = dispatch copy %0 into %e [0:6] : place
           return %2, %1
         }""", place=part("f32[8] = insert_slice %a0 into %d0 at (0)", "%0", a0="f32[6]",
-                         d0="f32[8]"), both=both) == [NOBODY] * 2  # fmt: skip
+                         d0="f32[8]"), both=both) == [ARGUMENT, IN_PLACE]  # fmt: skip
 
 
 def test_dont_exceed_the_operands_of_a_dispatch() -> None:
@@ -285,7 +286,7 @@ def test_dont_move_in_front_of_who_reads_a_state_later(state: str) -> None:
     if state == "the newer":
         before = before.replace("map %d, %2", "map %2")
         reader = part("f32[2] = extract_slice %a0 at (2)", "f32[2] = map exp %0", "%1", a0="f32[6]")
-    assert changed(before, reader=reader)[1] == [PLACED, NOBODY, DEPENDS]
+    assert changed(before, reader=reader)[1] == [PLACED, ARGUMENT, DEPENDS]
 
 
 def test_dont_move_in_front_of_whom_it_waits_for() -> None:
@@ -428,7 +429,7 @@ def test_dont_place_a_buffer_that_somebody_else_uses(use: str) -> None:
             "f32[] = const 1.0", "f32[2] = fill %0", "f32[4] = insert_slice %1 into %d0 at (2)",
             "%2", a0="f32[2]", d0="f32[4]")  # fmt: skip
         before = before.replace("[0:2] : low", "[0:2] [2:4] : low")
-    assert declined(before, **writers) == [NOBODY]
+    assert declined(before, **writers) == [IN_PLACE]
 
 
 def test_dont_place_a_buffer_whose_writers_read_what_is_there() -> None:
