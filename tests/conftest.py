@@ -19,6 +19,7 @@ from typing import Protocol, TypeVar
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests import levels
 from tests.randomness import RNG
 from tests.sampling import keep_some_of_marked, try_all
 
@@ -111,6 +112,25 @@ def data_of_this_test(request: pytest.FixtureRequest) -> Iterator[None]:
     """What a test draws from `RNG` does not depend on which tests ran before it."""
     with RNG.inside(request.node.nodeid):
         yield
+
+
+# Kernels of tests have few elements each, and LLVM takes a good part of the time of tests that
+# compile some. Its code generator without optimizations takes a third of that.
+@pytest.fixture(autouse=True)
+def level_of_this_test(request: pytest.FixtureRequest) -> None:
+    """LLVM optimizes what one test of so many compiles, drawn by name and seed; what all do that
+    say `as_shipped`, or look at stored objects; and of all with --all-targets."""
+    shipped = (
+        request.config.getoption("--all-targets")
+        or not {"as_shipped", "cache_dir"}.isdisjoint(request.fixturenames)
+        or levels.drawn_as_shipped(request.node.nodeid)
+    )
+    levels.compile_at(levels.AS_SHIPPED if shipped else 0)
+
+
+@pytest.fixture
+def as_shipped() -> None:
+    """LLVM's code generator optimizes in this test, see `level_of_this_test`."""
 
 
 gc.set_threshold(20_000, 20, 20)  # collections took a twentieth of the time of tests

@@ -218,14 +218,14 @@ def test_padding_takes_no_copy() -> None:
 def test_dense_block_in_one_buffer() -> None:
     """Five convolutions and one copy of the input; the 192-channel buffer serves all (C2)."""
     workload = WORKLOADS["dense_block"]
-    plan = plan_of(workload.function, *workload.make_args())
+    plan = plan_of(workload.function, *workload.shapes())
     assert not plan.delegated
     assert len(plan.dispatches) <= 6
     assert kinds(plan).count("conv") == 5
     assert plan.transient_nbytes == 4_285_440
     moved = sum(barrier.nbytes for barrier in plan.barriers)
     assert moved <= 5 * 4_285_440
-    apart = plan_of(workload.function, *workload.make_args(), disable=("fuse-insert",))
+    apart = plan_of(workload.function, *workload.shapes(), disable=("fuse-insert",))
     assert len(apart.copies) > len(plan.copies)
 
 
@@ -243,7 +243,7 @@ def test_small_dense_block_agrees(disable: tuple[str, ...]) -> None:
 def test_transformer_block_has_no_copies_and_nothing_delegated() -> None:
     for name, most in (("transformer_block_256", 10), ("transformer_grad_256", 26)):
         workload = WORKLOADS[name]
-        plan = plan_of(workload.function, *workload.make_args())
+        plan = plan_of(workload.function, *workload.shapes())
         assert not plan.delegated
         assert not plan.copies
         assert len(plan.dispatches) <= most

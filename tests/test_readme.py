@@ -22,6 +22,8 @@ import stagejit
 from stagejit.options import SWITCHES, Options
 from tests.test_imports import LAYERS
 
+pytestmark = pytest.mark.usefixtures("as_shipped")
+
 _BLOCKS = re.compile(
     r"^```python\n(?P<code>.*?)^```\n(?:\n```text\n(?P<text>.*?)^```\n)?", re.S | re.M
 )

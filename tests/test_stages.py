@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 import stagejit
-from stagejit.bench.workloads.catalogue import WORKLOADS, Workload
+from stagejit.bench.workloads.catalogue import WORKLOADS
 from stagejit.errors import OptionsError
 from stagejit.graph.parser import parse as parse_graph
 from stagejit.graph.printer import as_text as graph_text
@@ -29,6 +29,8 @@ from stagejit.runtime.cpu.native.arenas import ARENA_ALIGNMENT_NBYTES
 from stagejit.runtime.cpu.native.support import addresses
 from stagejit.schedule.parser import parse_plan
 from tests.left import left
+
+pytestmark = pytest.mark.usefixtures("as_shipped")  # processes of others make the same assembly
 
 X = np.arange(12, dtype=np.float32).reshape(4, 3) / 5
 W = np.ones((3, 5), np.float32)
@@ -204,9 +206,12 @@ def test_graph_and_plan_parse_back(f: Any) -> None:
 
 
 @pytest.mark.some(3)
-@pytest.mark.parametrize("workload", WORKLOADS.values(), ids=WORKLOADS)
-def test_bench_graphs_and_plans_parse_back(workload: Workload) -> None:
-    traced = stagejit.jit(workload.function).trace(*workload.make_args())
+@pytest.mark.parametrize(
+    "name", [n for n, row in WORKLOADS.items() if row.weights in (None, "f32")]
+)
+def test_bench_graphs_and_plans_parse_back(name: str) -> None:
+    workload = WORKLOADS[name]
+    traced = stagejit.jit(workload.function).trace(*workload.shapes())
     graph, plan = graph_text(traced.graph), str(traced.plan)
     assert graph_text(parse_graph(graph)) == graph
     assert str(parse_plan(plan)) == plan

@@ -41,6 +41,7 @@ class Workload:
     """One program to measure.
 
     make_args: builds the arguments, the same ones on every call.
+    make_shapes: builds what stands for them where no value matters, without drawing any.
     tolerance: largest accepted `max|result - reference| / max|reference|`, see `accuracy`.
     donated: numbers of the arguments that a call gives away; result i of such a program takes the
         place of the i-th of them in the next call.
@@ -56,6 +57,11 @@ class Workload:
     summary: str = ""
     donated: tuple[int, ...] = ()
     weights: Literal["f32", "bf16", "int8", "int4"] | None = None
+    make_shapes: Callable[[], Arguments] | None = None
+
+    def shapes(self) -> Arguments:
+        """What a compilation wants of the arguments."""
+        return (self.make_shapes or self.make_args)()
 
 
 def select(names: Sequence[str], known: Mapping[str, Workload]) -> list[Workload]:

@@ -9,22 +9,22 @@ import jax
 import pytest
 
 import stagejit
-from stagejit.bench.contenders import JAX, STAGEJIT
+from stagejit.bench.contenders import JAX
 from stagejit.bench.workloads.catalogue import WORKLOADS
+
+# Rows whose weights `bind` would keep in other forms are one program where nothing is bound.
+ROWS = [name for name, row in WORKLOADS.items() if row.weights in (None, "f32")]
 
 
 @pytest.mark.native  # XLA's memory is a CPU's
-@pytest.mark.parametrize("name", WORKLOADS)
+@pytest.mark.parametrize("name", ROWS)
 def test_peak_memory_is_at_most_that_of_xla(name: str) -> None:
     workload = WORKLOADS[name]
-    args = workload.make_args()
-    ours, theirs = (
-        contender.footprint(workload.function, args, workload.donated).peak_nbytes
-        for contender in (STAGEJIT, JAX)
-    )
-    assert ours is not None
-    assert theirs is not None
+    args = workload.shapes()
     plan = stagejit.jit(workload.function, donate_argnums=workload.donated).plan(*args)
+    ours = plan.peak_nbytes
+    theirs = JAX.footprint(workload.function, args, workload.donated).peak_nbytes
+    assert theirs is not None
     shared = any(
         d.rewrite == "split-reduce" and d.applied and "scatter" in d.op for d in plan.decisions
     )
@@ -32,6 +32,6 @@ def test_peak_memory_is_at_most_that_of_xla(name: str) -> None:
     partial = sum(write.nbytes for dispatch in split for write in dispatch.writes)
     assert partial <= sum(read.nbytes for dispatch in split for read in dispatch.reads) / 8
     transforms = "stablehlo.fft" in jax.jit(workload.function).lower(*args).as_text()
-    lines = sum(x.nbytes for x in jax.tree.leaves(args)) if transforms else 0
+    lines = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(args)) if transforms else 0
     threads = max((body.threads for each in plan.dispatches for body in each.bodies), default=1)
     assert ours <= threads * theirs + partial + 2 * lines

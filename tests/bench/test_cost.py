@@ -92,5 +92,5 @@ def test_elementwise_work_is_free_and_bytes_are_not() -> None:
 )
 def test_floors_are_those_of_the_published_table(name: str, floor: float) -> None:
     workload = WORKLOADS[name]
-    found = cost_of(workload.function, workload.make_args())
+    found = cost_of(workload.function, workload.shapes())
     assert max(found.flops / 233e9, found.nbytes / 45e9) * 1e3 == pytest.approx(floor, rel=0.01)

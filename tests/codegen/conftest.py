@@ -2,7 +2,7 @@
 
 By default, tests that compile kernels of many shapes run one in `_EVERY` of them, and one in
 `_EVERY_OF_OLDER` with the vectors of an older machine, for which the same generators make the same
-kernels of other widths. Most are compiled without LLVM's optimizations (`level_of_this_test`).
+kernels of other widths.
 """
 
 from __future__ import annotations
@@ -22,18 +22,15 @@ from stagejit.codegen.cpu.llvm.lower import lower
 from stagejit.codegen.cpu.llvm.shadow import with_shadows
 from stagejit.codegen.ir.nodes import Function
 from stagejit.codegen.target import Target
+from tests import levels
 from tests.codegen.regions import Runner
-from tests.sampling import drawn, keep_some
+from tests.sampling import keep_some
 
 _HERE = f"{Path(__file__).parent}{os.sep}"
 _EVERY = 4
 _EVERY_OF_OLDER = 12
 _OLDER = {"avx2", "sse2"}
 _FEW = 8
-# Tests look at what kernels store, few elements each, and LLVM takes most of their time. Without
-# its optimizations it takes less than half; what it makes with them tests of whole programs run.
-_EVERY_AS_SHIPPED = 4
-_level = 2
 
 _JIT: list[Any] = []  # one for the process; machine code must outlive its callers
 _NAMES = itertools.count()
@@ -55,21 +52,6 @@ def _ids(item: pytest.Item) -> list[str]:
     """Those of its parameters, where it is a case of this folder."""
     call = getattr(item, "callspec", None)
     return call.id.split("-") if call is not None and str(item.path).startswith(_HERE) else []
-
-
-@pytest.fixture(autouse=True)
-def level_of_this_test(request: pytest.FixtureRequest) -> None:
-    """Of LLVM's code generator: as shipped in one test of `_EVERY_AS_SHIPPED`."""
-    global _level
-    every = 1 if request.config.getoption("--all-targets") else _EVERY_AS_SHIPPED
-    _level = 2 if drawn(request.node.nodeid, every) else 0
-
-
-@pytest.fixture
-def as_shipped(level_of_this_test: None) -> None:
-    """LLVM's code generator optimizes in this test."""
-    global _level
-    _level = 2
 
 
 def target_machine(target: Target, level: int = 2) -> Any:
@@ -128,7 +110,7 @@ def compile_kernel(
 ) -> Callable[..., None]:
     """`kernel(arrays, params, lo, hi)`. Arrays are passed by address and written in place."""
     target = target or Target.host()
-    machine = target_machine(target, _level)
+    machine = target_machine(target, levels.level)
     module = parse(lower(function, "k", target, verify=verify), machine, target)
     address = _link(machine.emit_object(module))
     entry = ctypes.CFUNCTYPE(

@@ -21,3 +21,8 @@ def toy() -> Iterator[ToyCompiler]:
     jax.clear_caches()
     if before is not None:
         embedding.install(before)
+
+
+@pytest.fixture(autouse=True)
+def machine_code_is_that_of_users(as_shipped: None) -> None:
+    """These tests are about who compiles what when, and whose code it is."""

@@ -61,7 +61,7 @@ class Row:
 def rows_of(workload: Workload, device: Device) -> list[Row]:
     """The kernels of a program, in the order of its schedule, each once."""
     jitted = stagejit.jit(workload.function, donate_argnums=workload.donated)
-    request = jitted.trace(*workload.make_args()).compilation.request
+    request = jitted.trace(*workload.shapes()).compilation.request
     made = Compilation(request, target=device).run_until("codegen")
     seen: dict[str, Row] = {}
     for step, region, launches in _kernels(made.schedule, 1):

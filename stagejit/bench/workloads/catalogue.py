@@ -16,7 +16,13 @@ import numpy as np
 
 from stagejit.bench.programs import Arguments, Function, Workload
 from stagejit.bench.workloads import bound, loops, models, networks, pooling, residual_block
-from stagejit.bench.workloads.inputs import Normal, complex_normal, images, seeded_normal
+from stagejit.bench.workloads.inputs import (
+    Normal,
+    complex_normal,
+    images,
+    seeded_normal,
+    shapes_of,
+)
 from stagejit.bench.workloads.operations import (
     column_sum,
     conv3x3_nhwc,
@@ -46,8 +52,9 @@ def _add(
     weights: Literal["f32", "bf16", "int8", "int4"] | None = None,
 ) -> None:
     WORKLOADS[name] = Workload(
-        name, function, lambda: args(seeded_normal()), tolerance, summary, donated, weights
-    )
+        name, function, lambda: args(seeded_normal()), tolerance, summary, donated, weights,
+        lambda: shapes_of(args),
+    )  # fmt: skip
 
 
 _add(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import jax
 import numpy as np
 from numpy.typing import NDArray
 
@@ -20,6 +21,13 @@ def seeded_normal() -> Normal:
         return rng.standard_normal(shape, dtype=np.float32) * np.float32(scale)
 
     return normal
+
+
+def shapes_of(args: Callable[[Normal], Arguments]) -> Arguments:
+    """Shapes and types of what `args` makes; nothing is drawn."""
+    made = args(lambda *shape, scale=1.0: np.zeros(shape, np.float32))
+    shapes: Arguments = jax.eval_shape(lambda: made)
+    return shapes
 
 
 def images(channels_last: bool) -> Callable[[Normal], Arguments]:

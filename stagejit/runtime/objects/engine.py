@@ -21,6 +21,7 @@ import os
 import threading
 import weakref
 import zlib
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -42,7 +43,7 @@ from stagejit.runtime.objects.object_cache import ObjectCache, digest
 
 # Part of each cache key: raise it when the meaning of cached objects changes (the kernel ABI, say).
 ABI_VERSION = 3
-_LEVEL = 2
+_LEVEL = 2  # of LLVM's code generator
 
 
 def cache_key(ir: str) -> str:
@@ -250,24 +251,25 @@ def _native_target() -> Any:
     return llvm.Target.from_default_triple()
 
 
-_MOST_IDLE = 4  # target machines that are kept, 0.7 MiB each
-_idle_machines: list[Any] = []
+_MOST_IDLE = 4  # target machines of a level that are kept, 0.7 MiB each
+_idle_machines: defaultdict[int, list[Any]] = defaultdict(list)
 
 
 @contextmanager
 def _target_machine() -> Iterator[Any]:
     """A target machine that no other thread has. What it knows of the processor takes LLVM 0.8 ms
     to make, so it is used again, unless a module failed on it."""
-    host = Target.host()
+    host, level = Target.host(), _LEVEL
+    idle = _idle_machines[level]
     try:
-        machine = _idle_machines.pop()
+        machine = idle.pop()
     except IndexError:
         machine = _native_target().create_target_machine(
-            cpu=host.cpu, features=host.features, opt=_LEVEL, reloc="pic", codemodel="default"
+            cpu=host.cpu, features=host.features, opt=level, reloc="pic", codemodel="default"
         )
     yield machine
-    if len(_idle_machines) < _MOST_IDLE:
-        _idle_machines.append(machine)
+    if len(idle) < _MOST_IDLE:
+        idle.append(machine)
 
 
 class _parsed:

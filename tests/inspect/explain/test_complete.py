@@ -69,7 +69,7 @@ PROGRAMS: dict[str, Program] = {
     **{f.__name__: (f, lambda: (X,)) for f in (loops_in_a_loop, layers)},
     **{f.__name__: (f, lambda: (X,)) for f in (loop_with_a_piece_left, branch_with_a_piece_left)},
     **{
-        w.name: (w.function, w.make_args)
+        w.name: (w.function, w.shapes)
         for w in WORKLOADS.values()
         if w.name
         in (

@@ -43,7 +43,7 @@ def _made(name: str | int) -> tuple[Explanation, Compilation]:
     if isinstance(name, int):
         made: tuple[Explanation, Compilation] = _of_seed(name)
         return made
-    known = {w.name: (w.function, w.make_args) for w in WORKLOADS.values()} | PROGRAMS
+    known = {w.name: (w.function, w.shapes) for w in WORKLOADS.values()} | PROGRAMS
     function, arguments = known[name]
     traced = stagejit.jit(function).trace(*arguments())
     return traced.explanation, traced.compilation

@@ -133,7 +133,7 @@ def test_the_dense_block_has_the_events_that_its_edges_need() -> None:
     """The copy of its input runs beside the first convolution. S6: on the same stream there is no
     event, where streams cross there is one."""
     workload = WORKLOADS["dense_block"]
-    made = compiled(workload.function, *workload.make_args())
+    made = compiled(workload.function, *workload.shapes())
     steps = [s for s in made.cuda.steps if isinstance(s, Dispatched | Record | Wait)]
     streams = {s.name: s.stream for s in steps if isinstance(s, Dispatched)}
     assert streams == {"copy.0": 1, **{f"conv.{n}": 0 for n in range(1, 6)}}
@@ -154,7 +154,7 @@ def test_without_an_event_the_verifier_refuses(name: str) -> None:
     if name in PROGRAMS:
         function, *args = PROGRAMS[name]
     else:
-        function, args = WORKLOADS[name].function, WORKLOADS[name].make_args()
+        function, args = WORKLOADS[name].function, WORKLOADS[name].shapes()
     made = compiled(function, *args)
     verify_order(made.cuda, made.plan)
     count = 0
