@@ -87,6 +87,7 @@ def _without_jit(f: Any) -> Any:
         return f(X)
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("how", TRANSFORMED)
 def test_transformations_of_a_bound_function_are_those_of_the_function(how: str) -> None:
     params = layers()
@@ -570,6 +571,7 @@ KINDS = {
 }
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("kind", KINDS)
 def test_kinds_of_weights(kind: str) -> None:
     f, params = KINDS[kind]

@@ -13,12 +13,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax import lax
 
 import stagejit
 from stagejit.options import SWITCHES, Options
+from tests.sampling import examples
 from tests.schedule.planning import check
 
 pytestmark = [pytest.mark.fuzz, pytest.mark.timeout(1200)]
@@ -229,6 +230,7 @@ def test_plans_in_any_order(program: Program, seed: int, donated: tuple[bool, ..
     check(function(program), *start(seed), donated=donated, orders=3)
 
 
+@settings(max_examples=-(-examples() * 3 // 5))  # the dearest of these
 @given(programs(), st.integers(0, 9), st.sets(st.integers(0, 3)))
 def test_compiled(program: Program, seed: int, donated: set[int]) -> None:
     f, state = function(program), start(seed)

@@ -97,6 +97,7 @@ PROGRAMS: dict[str, tuple[Callable[[Any], Any], Any]] = {
 }  # fmt: skip
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_deep_programs_compile_on_a_short_stack(name: str) -> None:
     program, argument = PROGRAMS[name]

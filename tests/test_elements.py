@@ -66,7 +66,7 @@ def test_passing_through_alone(passing: str) -> None:
     check(PASSING[passing], array_of(element, (4, 2), np.random.default_rng(0)))
 
 
-@pytest.mark.some(2)
+@pytest.mark.some(3)
 @pytest.mark.parametrize("element", EVERY)
 def test_closing_over(element: str) -> None:
     rng = np.random.default_rng(1)

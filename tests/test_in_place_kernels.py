@@ -53,6 +53,7 @@ def check(f: Callable[..., Any], *args: Any, donate: tuple[int, ...] = ()) -> No
         np.testing.assert_allclose(ours, exact, rtol=2e-4, atol=2e-4)
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("shape", [(5, 7), (33, 130), (64, 256), (2, 2049), (300, 17)])
 @pytest.mark.parametrize("name", STEPS)
 def test_reductions_over_rows(name: str, shape: tuple[int, int]) -> None:
@@ -64,6 +65,7 @@ def test_reductions_over_rows(name: str, shape: tuple[int, int]) -> None:
     check(around(STEPS[name]), x, w, v)
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("rows", [1, 6, 33, 150])
 @pytest.mark.parametrize("columns", [3, 16, 70, 129])
 def test_epilogues_of_products(rows: int, columns: int) -> None:

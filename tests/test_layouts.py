@@ -127,7 +127,7 @@ def of_many_dispatches(seed: int) -> Callable[[Any, Any], Any]:
 FUSIONS = tuple(name for name in SWITCHES if name.startswith("fuse-"))
 
 
-@pytest.mark.some(4)
+@pytest.mark.some(6)
 @pytest.mark.parametrize("seed", range(40))
 def test_every_kind_of_dispatch(seed: int) -> None:
     rng = random.Random(seed)

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import jax.numpy as jnp
+import numpy as np
 import pytest
 
+import stagejit
 from stagejit.runtime.objects import engine
 from tests import levels
 from tests.sampling import drawn
@@ -27,12 +30,12 @@ def level_afterwards() -> Iterator[None]:
 
 @pytest.mark.usefixtures("as_shipped")
 def test_as_shipped() -> None:
-    assert engine._LEVEL == levels.level == levels.AS_SHIPPED == 2
+    assert engine._level_of(TEXT) == levels.level == levels.AS_SHIPPED == 2
 
 
 @pytest.mark.usefixtures("cache_dir")
 def test_what_looks_at_stored_objects_is_as_shipped() -> None:
-    assert engine._LEVEL == levels.AS_SHIPPED
+    assert engine._level_of(TEXT) == levels.AS_SHIPPED
 
 
 def test_one_in_so_many_is_as_shipped_whatever_else_is_drawn_of_them() -> None:
@@ -53,3 +56,14 @@ def test_each_level_has_code_and_objects_of_its_own() -> None:
     (((plain, key),), ((optimized, other),)) = made.values()
     assert key != other
     assert len(plain) > len(optimized)
+
+
+def test_what_saves_the_registers_of_its_caller_is_as_shipped() -> None:
+    """Infinity comes back from the sine of large numbers at level 0, which saves them so."""
+    levels.compile_at(0)
+    x = np.array([np.inf, 1e30, 3.0], np.float32)
+    with stagejit.Options(cache_dir=""):
+        found = stagejit.jit(lambda x: jnp.sin(x[0]) + jnp.sin(x[1:]))(x)
+    assert np.isnan(found).all()
+    saving = TEXT.replace("%x) {", '%x) "no_caller_saved_registers" {')
+    assert (engine._level_of(TEXT), engine._level_of(saving)) == (0, levels.AS_SHIPPED)

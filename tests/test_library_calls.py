@@ -348,7 +348,7 @@ def in_a_loop_in_a_loop(x: Any) -> Any:
     return lax.scan(lambda y, _: (lax.fori_loop(0, 2, inner, y), jnp.linalg.det(y)), x, None, 3)
 
 
-@pytest.mark.some(3)
+@pytest.mark.some(4)
 @pytest.mark.parametrize(
     "f",
     [

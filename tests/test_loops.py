@@ -293,6 +293,7 @@ CASES = [(f, (X,)) for f in ONE] + [(f, (X, np.int32(n))) for f in TWO for n in 
 IDS = [f"{f.__name__}{args[1] if args[1:] else ''}" for f, args in CASES]
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize(("f", "args"), CASES, ids=IDS)
 def test_values(f: Callable[..., Any], args: tuple[Any, ...]) -> None:
     jitted = stagejit.jit(f, options=Options(verify=True))
@@ -320,6 +321,7 @@ def chosen(body: Callable[[Any], Any], c: Any) -> Any:
 NESTS = [counted, scanned, awaited, chosen]
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("outer", NESTS)
 @pytest.mark.parametrize("inner", NESTS)
 @pytest.mark.parametrize("sizes", [(0, 0, 0), (3, 0, 0)])

@@ -1,6 +1,6 @@
 """Random programs that move data, compiled and in random schedules, against NumPy.
 
-60 programs run by default, always the same, and 200 with `--all-cases`; `-m nightly` runs 2,000 new
+45 programs run by default, always the same, and 200 with `--all-cases`; `-m nightly` runs 2,000 new
 ones. A
 failure that hypothesis has shrunk is kept as a test of its own, below or beside what it concerns.
 """
@@ -70,7 +70,7 @@ def check_barriers(plan: Plan) -> None:
             verify_plan(dataclasses.replace(plan, barriers=fewer))
 
 
-@settings(max_examples=budget(60, of=200))
+@settings(max_examples=budget(45, of=200))
 @given(movements())
 @pytest.mark.timeout(900)
 def test_programs_that_move_data(program: Movement) -> None:

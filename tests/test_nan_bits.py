@@ -36,6 +36,7 @@ PROGRAMS: dict[str, Callable[[Any, Any], Any]] = {
 }
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("name", PROGRAMS)
 @pytest.mark.parametrize(("dtype", "bits"), CASES, ids=str)
 def test_bits_of_a_constant_nan(dtype: str, bits: int, name: str) -> None:

@@ -28,7 +28,7 @@ def compiled(options: Options) -> Callable[[Any, Sequence[Any]], list[Any]]:
     return run
 
 
-@pytest.mark.some(3)
+@pytest.mark.some(5)
 @pytest.mark.parametrize("harness", oracle_harness.sample(3), ids=lambda h: h.fullname[:80])
 def test_sampled_harness(harness: Any) -> None:
     oracle_harness.check(harness, compiled(Options()))

@@ -109,6 +109,7 @@ def assert_equal(ours: Any, theirs: Any) -> None:
         np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("f", PROGRAMS)
 def test_values_are_those_of_one_thread(f: Callable[..., Any]) -> None:
     assert threads_of(f, ROWS) == Target.host().cores

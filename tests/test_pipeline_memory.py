@@ -86,6 +86,7 @@ OPTIONS = {
 }
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS.keys())
 @pytest.mark.parametrize("f", PROGRAMS.values(), ids=PROGRAMS.keys())
 @pytest.mark.filterwarnings("ignore:Some donated buffers were not usable")

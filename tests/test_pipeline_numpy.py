@@ -187,6 +187,7 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
 }
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_agrees_with_jax(name: str) -> None:
     f, args = PROGRAMS[name]
@@ -220,6 +221,7 @@ LONG: dict[str, tuple[int, Callable[[Any, int], Any]]] = {
 }
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("name", LONG)
 def test_long_programs_compile_in_nearly_linear_time(name: str) -> None:
     count, step = LONG[name]

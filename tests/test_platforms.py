@@ -136,7 +136,7 @@ def _cases() -> list[tuple[str, str, str]]:
 CASES = _cases()
 
 
-@pytest.mark.some(2)
+@pytest.mark.some(3)
 @pytest.mark.parametrize("case", CASES, ids="/".join)
 def test_nothing_is_left_to_xla(case: tuple[str, str, str]) -> None:
     """Neither a loop nor what chooses."""

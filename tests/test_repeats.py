@@ -66,6 +66,7 @@ CASES = [
 ]
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("f", CASES)
 def test_values(f: Callable[..., Any]) -> None:
     made = stagejit.jit(f, options=Options(verify=True))(X)

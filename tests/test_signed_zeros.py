@@ -39,7 +39,7 @@ def staged(function: Callable[..., Any], *args: Any) -> Any:
     return stagejit.jit(function, options=Options(delegate=False))(*args)
 
 
-@pytest.mark.some(2)
+@pytest.mark.some(3)
 @pytest.mark.parametrize("negative", [1.0, 0.9], ids=["all", "most"])
 @pytest.mark.parametrize("dtype", DTYPES, ids=lambda t: t.__name__)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
@@ -69,7 +69,7 @@ def test_reductions_and_scans(shape: tuple[int, ...], dtype: Any, negative: floa
         np.testing.assert_array_equal(signs(actual), truth)
 
 
-@pytest.mark.some(3)
+@pytest.mark.some(5)
 @pytest.mark.parametrize("dtype", DTYPES, ids=lambda t: t.__name__)
 @pytest.mark.parametrize("k", [1, 2, 7, 16, 40])
 @pytest.mark.parametrize(

@@ -251,6 +251,7 @@ def _texts_of_a_process(seed: str) -> dict[str, str]:
 # ----------------------------------------------------------------- the options
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("switch", sorted(SWITCHES))
 def test_disabling_a_switch_never_changes_results(switch: str) -> None:
     f = stagejit.jit(model, options=Options(disable=(switch,), verify=True))

@@ -51,7 +51,7 @@ READERS: dict[str, tuple[Any, tuple[int, ...], Callable[[int], tuple[int, ...]]]
 PART = {None: 1.0, "int8": 0.25}
 
 
-@pytest.mark.some(4)
+@pytest.mark.some(6)
 @pytest.mark.parametrize("form", PART)
 @pytest.mark.parametrize("name", READERS)
 def test_all_programs_read_one_copy_of_a_weight(name: str, form: Any) -> None:

@@ -44,7 +44,7 @@ POOLS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-@pytest.mark.some(2)
+@pytest.mark.some(3)
 @pytest.mark.parametrize("pool", POOLS.values(), ids=POOLS)
 def test_one_dispatch_without_memory_of_its_own(pool: Callable[[Any], Any]) -> None:
     x = images(2, 13, 19, 16)
@@ -55,7 +55,7 @@ def test_one_dispatch_without_memory_of_its_own(pool: Callable[[Any], Any]) -> N
     agrees(pool, x)
 
 
-@pytest.mark.some(4)
+@pytest.mark.some(6)
 @pytest.mark.parametrize("name", POOLS)
 def test_gradients_store_no_more_than_what_is_pooled(name: str) -> None:
     """The cotangent, and for each window the number of the element that it chose. Not of means

@@ -115,6 +115,7 @@ PROGRAMS: list[Callable[[Any], Any]] = [
 OPTIONS = [Options(cache_dir=""), Options(cache_dir="", operand_limit=4, borders="always")]
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("f", PROGRAMS)
 @pytest.mark.parametrize("options", OPTIONS)
 @pytest.mark.parametrize("donated", [(), (0,)])

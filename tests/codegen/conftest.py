@@ -110,8 +110,9 @@ def compile_kernel(
 ) -> Callable[..., None]:
     """`kernel(arrays, params, lo, hi)`. Arrays are passed by address and written in place."""
     target = target or Target.host()
-    machine = target_machine(target, levels.level)
-    module = parse(lower(function, "k", target, verify=verify), machine, target)
+    text = lower(function, "k", target, verify=verify)
+    machine = target_machine(target, levels.of(text))
+    module = parse(text, machine, target)
     address = _link(machine.emit_object(module))
     entry = ctypes.CFUNCTYPE(
         None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p

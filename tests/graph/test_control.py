@@ -65,6 +65,7 @@ def test_text_parses_back(text: str) -> None:
     assert isomorphic(graph, parse(text))
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize(("f", "args"), CASES, ids=IDS)
 def test_meaning_and_text(f: Callable[..., Any], args: tuple[Any, ...]) -> None:
     graph = graph_of(f, *args)

@@ -67,6 +67,7 @@ def test_unary_functions_on_special_values(name: str) -> None:
         np.testing.assert_array_equal(np.signbit(ours[zeros]), np.signbit(theirs[zeros]))
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize(
     "name", ["add", "sub", "mul", "div", "rem", "max", "min", "pow", "atan2", "nextafter",
              "eq", "ne", "lt", "le", "gt", "ge"],
@@ -104,6 +105,7 @@ def test_neighbours_of_the_smallest_numbers(dtype: Any) -> None:
             assert result.view(unsigned)[0] == expected, (x, y)
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("dtype", EDGES)
 @pytest.mark.parametrize(
     "name", ["add", "sub", "mul", "div", "rem", "max", "min", "and", "or", "xor", "shift_left",
@@ -126,6 +128,7 @@ def test_unary_integer_functions(name: str, dtype: np.dtype[Any]) -> None:
     np.testing.assert_array_equal(interpret(graph_of(fn, x), [x])[0], jax.jit(fn)(x))
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("source", ["float32", "bfloat16", "float16", "int32", "uint8", "bool"])
 @pytest.mark.parametrize(
     "target", ["bool", "int8", "uint8", "int16", "int32", "uint32", "float16", "bfloat16"]

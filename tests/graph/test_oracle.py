@@ -32,7 +32,7 @@ def interpreted(fn: Any, args: Sequence[Any]) -> list[Any]:
     return list(map(to_user, interpret(graph, list(inputs)), closed.out_avals))
 
 
-@pytest.mark.some(2)
+@pytest.mark.some(4)
 @pytest.mark.parametrize("harness", SAMPLE, ids=lambda h: h.fullname[:80])
 def test_sampled_harness(harness: Any) -> None:
     oracle_harness.check(harness, interpreted)

@@ -20,6 +20,7 @@ def test_as_xla(name: str) -> None:
     assert outcome(SOME[name]).fault == ""
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("name", list(SOME)[::3])
 def test_as_xla_on_a_gpu(name: str) -> None:
     assert outcome(SOME[name], Options(target="cuda-emulated")).fault == ""

@@ -135,7 +135,7 @@ def _mapped(body: Callable[[Any], Any], mesh: Mesh = MESH, **params: Any) -> Cal
     return jax.shard_map(body, mesh=mesh, in_specs=P("d"), out_specs=P("d"), **params)
 
 
-@pytest.mark.some(2)
+@pytest.mark.some(3)
 @pytest.mark.parametrize("name", BODIES)
 @pytest.mark.parametrize("checked", [True, False])
 def test_shard_map(name: str, checked: bool, some_of: Any) -> None:

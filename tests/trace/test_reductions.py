@@ -62,6 +62,7 @@ BODIES = {
 }
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("initial", [3.0, -0.0])
 @pytest.mark.parametrize("body", BODIES)
 @pytest.mark.parametrize("shape", [(3, 4), (3, 0), (3, 1), ()])

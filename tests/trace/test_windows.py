@@ -124,7 +124,7 @@ def drawn_pooling(rng: random.Random) -> tuple[tuple[int, ...], Config]:
     return shape, Config(config.sizes, config.strides, padding, ones, ones)
 
 
-@pytest.mark.some(3)
+@pytest.mark.some(5)
 @pytest.mark.parametrize("seed", range(24))
 def test_gradients_of_pooling_go_to_the_first_of_equals(seed: int) -> None:
     rng = random.Random(seed)

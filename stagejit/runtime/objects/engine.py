@@ -43,12 +43,16 @@ from stagejit.runtime.objects.object_cache import ObjectCache, digest
 
 # Part of each cache key: raise it when the meaning of cached objects changes (the kernel ABI, say).
 ABI_VERSION = 3
-_LEVEL = 2  # of LLVM's code generator
+
+
+def _level_of(ir: str) -> int:
+    """Of LLVM's code generator."""
+    return 2
 
 
 def cache_key(ir: str) -> str:
     """What identifies the object code of `ir` on this machine."""
-    return digest(ir, machine(), str(_LEVEL))
+    return digest(ir, machine(), str(_level_of(ir)))
 
 
 def machine() -> str:
@@ -238,7 +242,7 @@ def disassemble(ir: str) -> str:
     """Assembly text of what `load` would run for `ir`."""
 
     def assembly() -> str:
-        with _in_llvm(), _target_machine() as machine, _parsed(ir, machine) as module:
+        with _in_llvm(), _target_machine(_level_of(ir)) as machine, _parsed(ir, machine) as module:
             return str(machine.emit_assembly(module))
 
     return on_another_thread(assembly)
@@ -256,11 +260,10 @@ _idle_machines: defaultdict[int, list[Any]] = defaultdict(list)
 
 
 @contextmanager
-def _target_machine() -> Iterator[Any]:
+def _target_machine(level: int) -> Iterator[Any]:
     """A target machine that no other thread has. What it knows of the processor takes LLVM 0.8 ms
     to make, so it is used again, unless a module failed on it."""
-    host, level = Target.host(), _LEVEL
-    idle = _idle_machines[level]
+    host, idle = Target.host(), _idle_machines[level]
     try:
         machine = idle.pop()
     except IndexError:
@@ -296,7 +299,7 @@ class _parsed:
 
 def _compile(ir: str) -> bytes:
     """Object code. Not for the main thread, see Note [Locks and signals]."""
-    with _in_llvm(), _target_machine() as machine, _parsed(ir, machine) as module:
+    with _in_llvm(), _target_machine(_level_of(ir)) as machine, _parsed(ir, machine) as module:
         return _emit_object(machine, module)
 
 

@@ -10,7 +10,7 @@ from stagejit.bench.harness import ours
 from stagejit.bench.workloads.catalogue import WORKLOADS
 
 
-@pytest.mark.some(5)
+@pytest.mark.some(8)
 @pytest.mark.parametrize("name", WORKLOADS)
 def test_result_is_right_and_nothing_is_left_to_xla(name: str) -> None:
     workload = WORKLOADS[name]

@@ -75,7 +75,7 @@ def calls(function: Function, target: Target) -> list[str]:
     )
 
 
-@pytest.mark.some(2)
+@pytest.mark.some(4)
 @pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
 @pytest.mark.parametrize("dtype", ALL, ids=str)
 def test_functions_call_nothing(dtype: DType, target: Target) -> None:

@@ -53,7 +53,7 @@ def test_a_kernel_decides_which_case_is_done(driver: PyCudaDriver, device: Devic
         del kept
 
 
-@pytest.mark.some(2)
+@pytest.mark.some(4)
 @pytest.mark.parametrize("name", DECIDED)
 def test_both_ways_give_the_same(
     driver: PyCudaDriver, device: Device, name: str, monkeypatch: pytest.MonkeyPatch

@@ -146,6 +146,7 @@ def test_dispatches(name: str) -> None:
     assert kinds(plan) == ["map" if kind == "exp" else kind for kind in expected], plan
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("switch", sorted(SWITCHES))
 @pytest.mark.parametrize(
     "name",

@@ -71,6 +71,7 @@ PROGRAMS: list[tuple[Callable[..., Any], tuple[Any, ...]]] = [
 ]  # fmt: skip
 
 
+@pytest.mark.some(2)
 @pytest.mark.filterwarnings("ignore:Some donated buffers were not usable")
 @pytest.mark.parametrize("limit", [1, 2, 3, 4, 5])
 @pytest.mark.parametrize(("function", "args"), PROGRAMS, ids=[f.__name__ for f, _ in PROGRAMS])

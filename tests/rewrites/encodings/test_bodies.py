@@ -293,6 +293,7 @@ def test_dont_tile_layers_so_that_each_lies_in_pieces() -> None:
     assert "in {1,2,0} the slices that a loop reads lie apart" in reasons
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("off", SWITCHES)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_switched_off_values_are_the_same(name: str, off: str) -> None:

@@ -91,6 +91,7 @@ def test_parts_of_several_lengths() -> None:
     assert "set_encoding %1" in rewritten(STEP, text.format(parts=4, of=8))
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("parts", [2, 3, 5, 7])
 @pytest.mark.parametrize("sides", ["mk,kn", "km,kn", "mk,nk", "km,nk", "bmk,bkn", "mk,bnk"])
 def test_split_sums_of_which_packs_are_stored(sides: str, parts: int) -> None:

@@ -256,6 +256,7 @@ def test_random_indices_keep_every_value() -> None:
 # -------------------------------------------------------------------------------------- bodies
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("seed", range(40))
 def test_random_counters_keep_every_value(seed: int) -> None:
     """carries that count up or down, past the ends of their type, or are brought back"""

@@ -191,6 +191,7 @@ def random_array(r: Any, shape: tuple[int, ...], dtype: Any, fn: str) -> Any:
     return made.astype(dtype)
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("fn", FNS)
 @pytest.mark.parametrize("dtype", [np.float32, np.int8, np.int32, ml_dtypes.bfloat16])
 @pytest.mark.parametrize("seed", range(4))

@@ -82,6 +82,7 @@ def calls_to_tile(program: Program, n: int) -> int:
     return calls_of(lambda: fuse.tile_and_fuse(Log(graph, Options())))
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize(
     "program",
     [

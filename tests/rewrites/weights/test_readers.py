@@ -44,6 +44,7 @@ def after_carrying(w: Any, x: Array) -> Array:
     return jnp.matmul(*lax.fori_loop(0, 3, one, (w, x))[::-1])
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("size", [64, 512])
 @pytest.mark.parametrize("form", ["bf16", "int8", "int4"])
 @pytest.mark.parametrize("f", [in_loop, in_loop_and_outside, in_branches, carried_as_it_is])

@@ -166,6 +166,7 @@ def test_an_inf_in_a_layer_leaves_all_of_them_as_they_are() -> None:
 SWITCHES = ["evaluate-weights", "store-weights", "data-tiling", "simplify-loops"]
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("off", SWITCHES)
 @pytest.mark.parametrize("name", ["scanned", "steps_of_layers"])
 def test_switched_off(name: str, off: str) -> None:

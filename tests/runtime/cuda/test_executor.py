@@ -85,7 +85,7 @@ MORE: dict[str, tuple[Callable[..., Any], Any]] = {
 }
 
 
-@pytest.mark.some(2)
+@pytest.mark.some(3)
 @pytest.mark.parametrize("name", MORE)
 def test_values(name: str) -> None:
     function, args = MORE[name]

@@ -124,6 +124,7 @@ CPUS = (None, replace(Target.host(), cores=8), replace(Target.avx2(), cores=3))
 GPUS = (device_named("H200"), device_named("A100"))
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("target", [*CPUS, *GPUS], ids=["host", "8", "avx2", "H200", "A100"])
 @pytest.mark.parametrize("x", [S, L], ids=["small", "large"])
 @pytest.mark.parametrize("program", PROGRAMS)

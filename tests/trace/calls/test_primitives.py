@@ -60,6 +60,7 @@ def test_no_two_of_jax_s_primitives_share_a_name() -> None:
     assert sorted(names) == sorted(set(names))
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize("name", sorted(TABLES | {*delegation._REASONS}))
 def test_a_foreign_primitive_may_have_any_name(name: str) -> None:
     made = foreign(name, lambda x: x + 41.0, lowered=mlir.lower_fun(lambda x: x + 41.0, False))

@@ -70,6 +70,7 @@ def test_running_logarithms_of_sums() -> None:
     check(lambda z: jnp.exp(lax.cumlogsumexp(z, axis=1)), expected, z)
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("mode", ["drop", "clip", "promise_in_bounds"])
 @pytest.mark.parametrize("fn", ["add", "subtract", "multiply", "max", "min"])
 def test_scatters(fn: str, mode: str) -> None:

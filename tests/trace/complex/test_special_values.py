@@ -77,6 +77,7 @@ def wanted(function: Function, z: Any) -> Any:
         return function(z.astype(np.complex128)).astype(z.dtype)
 
 
+@pytest.mark.some(2)
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("name", OF_C)
@@ -138,6 +139,7 @@ def test_near_what_cancels(dtype: str) -> None:
         assert same(run(name, x), expected).all(), name
 
 
+@pytest.mark.some(2)
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("name", OF_C)

@@ -67,7 +67,7 @@ def test_any_length(length: int, some_of: Any) -> None:
         check(kind, (5, length))
 
 
-@pytest.mark.some(2)
+@pytest.mark.some(3)
 @pytest.mark.parametrize(("shape", "axes"), SHAPES)
 def test_any_axes(shape: tuple[int, ...], axes: int, some_of: Any) -> None:
     for kind in some_of(NUMPY, 2):

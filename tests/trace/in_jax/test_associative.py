@@ -81,6 +81,7 @@ def _drawn() -> list[Any]:
     ]
 
 
+@pytest.mark.some(4)
 @pytest.mark.parametrize(("body", "type"), _drawn())
 def test_functions_with_thresholds_are_not_associative(body: Body, type: str) -> None:
     with jax.enable_x64(True):
@@ -196,6 +197,7 @@ ASSOCIATIVE: dict[str, tuple[Body, tuple[Any, ...]]] = {
 }  # fmt: skip
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("name", ASSOCIATIVE)
 def test_associative_functions(name: str) -> None:
     body, types = ASSOCIATIVE[name]

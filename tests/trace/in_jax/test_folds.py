@@ -58,6 +58,7 @@ def arguments(body: Body, shape: tuple[int, ...]) -> tuple[list[Any], list[Any]]
     return [*words], [I(1), I(0), I(0), I(1)]
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize(
     ("shape", "axes"),
     [((7,), (0,)), ((1031,), (0,)), ((5, 33), (1,)), ((300, 5), (0,)), ((3, 4, 13), (0, 2)),

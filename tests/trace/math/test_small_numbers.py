@@ -49,6 +49,7 @@ def test_every_small_integer(name: str) -> None:
         np.testing.assert_array_equal(convert(jnp.asarray(numbers), name).astype(np.int8), expected)
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("name", [*_FLOATS, *_BITS])
 @pytest.mark.parametrize("target", ["complex64", "complex128"])
 def test_complex_numbers_have_them_as_real_parts(name: str, target: str) -> None:
@@ -80,6 +81,7 @@ def test_weights_of_four_bits() -> None:
     np.testing.assert_array_equal(staged(x, weights), expected)
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("name", _BITS)
 @pytest.mark.parametrize("fn", [jnp.add, jnp.multiply, jnp.subtract], ids=lambda fn: fn.__name__)
 def test_small_integers_wrap_before_they_are_converted(name: str, fn: Any) -> None:

@@ -85,6 +85,7 @@ PADDINGS = [
 ]
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize(("size", "low", "high", "interior"), PADDINGS)
 def test_padding_of_all_signs_matches_jax(size: int, low: int, high: int, interior: int) -> None:
     text_of(lambda x, v: lax.pad(x, v, ((low, high, interior),)), arange(size), np.float32(9))
