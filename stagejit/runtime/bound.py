@@ -28,7 +28,7 @@ from stagejit.compat import constant_array, physical_aval, type_of
 from stagejit.errors import OptionsError, UnsupportedOpError
 from stagejit.index.layout import Layout
 from stagejit.rewrites.weights.made import Made, Source
-from stagejit.runtime.cpu.huge_pages import put_on_huge_pages
+from stagejit.runtime.cpu.huge_pages import Room, put_on_huge_pages
 from stagejit.runtime.cpu.loader import LoadedProgram, load_program
 from stagejit.runtime.cpu.weights import Table
 from stagejit.runtime.hosting.program import HostProgram
@@ -90,22 +90,23 @@ class BoundWeights:
 
     def evaluated(self, new: Mapping[Weight, Any]) -> list[Array]:
         """What the program would read if some weights were these arrays."""
+        room = Room(each.type.nbytes for each in self._sources if isinstance(each, Made))
         arrays = [
-            self._result(source, new) if isinstance(source, Made) else _memory(_array(source, new))
-            for source in (*self._sources, *self._measures.values())
+            self._result(each, new, room) if isinstance(each, Made) else _memory(_array(each, new))
+            for each in (*self._sources, *self._measures.values())
         ]
         for made, error in zip(self._measures.values(), arrays[len(self._sources) :], strict=True):
             _require_numbers(made, float(error))
         return arrays
 
-    def _result(self, made: Made, new: Mapping[Weight, Any]) -> Array:
+    def _result(self, made: Made, new: Mapping[Weight, Any], room: Room) -> Array:
         """From memory, from disk, or made now."""
         contents = [content_of(new[w]) if w in new else w.content for w in made.weights]
         key = (made.text, self._extensions, *map(id, contents))
         found = _remembered(key, contents)
         if found is None:
             arrays = [_array(weight, new) for weight in made.weights]
-            found = _from_disk_or_made(made, self._made[made], arrays, self._cache)
+            found = _from_disk_or_made(made, self._made[made], arrays, self._cache, room)
             _remember(key, contents, found)
         return found
 
@@ -260,8 +261,9 @@ def _remember(key: Any, contents: Sequence[Content], result: Array) -> None:
 
 
 def _from_disk_or_made(
-    made: Made, evaluate: Evaluated | None, arrays: Sequence[Any], cache: ObjectCache | None
-) -> Array:
+    made: Made, evaluate: Evaluated | None, arrays: Sequence[Any], cache: ObjectCache | None,
+    room: Room,
+) -> Array:  # fmt: skip
     key = ""
     if cache is not None and _is_worth_keeping(made):
         key = _key_on_disk(made.text, arrays)
@@ -269,21 +271,22 @@ def _from_disk_or_made(
         if data is not None and len(data) == made.type.nbytes:
             _counts["from disk"] += 1
             shape = made.type.shape if made.type.layout.is_row_major else (made.type.room,)
-            return _aligned(data, made.type.dtype.numpy, shape)
+            return _put(np.frombuffer(data, np.uint8), made.type.dtype.numpy, shape, room)
     if evaluate is not None:
         _counts["evaluated"] += 1
         arrays = evaluate(*arrays)
-    memory = _laid_out(_memory(arrays[0]), made.type.layout)
+    memory = _laid_out(_memory(arrays[0]), made.type.layout, room)
     if cache is not None and key:
         cache.put(key, memory.tobytes())
     return memory
 
 
-def _laid_out(array: Array, layout: Layout) -> Array:
-    if layout.is_row_major:
+def _laid_out(array: Array, layout: Layout, room: Room) -> Array:
+    """As it lies in the room, or where it is if it needs none."""
+    if layout.is_row_major and not room.nbytes:
         return array
-    data = layout.laid_out(array)
-    return _aligned(data, data.dtype, data.shape)
+    data = array if layout.is_row_major else layout.laid_out(array)
+    return _put(data.reshape(-1).view(np.uint8), data.dtype, data.shape, room)
 
 
 def _is_worth_keeping(made: Made) -> bool:
@@ -297,12 +300,10 @@ def _key_on_disk(text: str, arrays: Sequence[Any]) -> str:
     return digest("made of weights", machine(), text, *contents)
 
 
-def _aligned(data: bytes | Array, dtype: Any, shape: Sequence[int]) -> Array:
-    """As XLA aligns its arrays."""
-    given = np.frombuffer(data, np.uint8) if isinstance(data, bytes) else data.view(np.uint8)
-    raw = np.empty(len(given) + 64, np.uint8)
-    start = -raw.ctypes.data % 64
-    raw[start : start + len(given)] = given
-    made: Array = raw[start : start + len(given)].view(dtype).reshape(shape)
+def _put(data: Array, dtype: Any, shape: Sequence[int], room: Room) -> Array:
+    """A copy of bytes in the room, as an array."""
+    taken = room.take(len(data))
+    taken[:] = data
+    made: Array = taken.view(dtype).reshape(shape)
     made.flags.writeable = False
     return made

@@ -50,6 +50,8 @@ CHOICES: dict[str, str] = {
     "sort": "the algorithm of a sort",
     "tile": "rows and vectors of results that a core keeps in registers, and which operands are "
     "packed into tiles on the way; its cost is cycles of one core",
+    "fetch": "what a register tile of a product asks the caches for before it reads it, where the "
+    "prefetchers of a core do not bring it in time",
     "tiles": "results that a block of threads keeps, and the tiles of operands that it reads",
     "pack": "how an operand of a product is copied into tiles, and how large these are",
     "zeros": "steps of a product that are left out, because a mask makes an operand zero there",

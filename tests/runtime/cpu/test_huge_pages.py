@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from stagejit.runtime.cpu.huge_pages import FEWEST_NBYTES, put_on_huge_pages, whole_pages
+from stagejit.runtime.cpu.huge_pages import FEWEST_NBYTES, Room, put_on_huge_pages, whole_pages
 from stagejit.runtime.cpu.native.arenas import HUGE_PAGE_NBYTES as PAGE
 
 
@@ -58,6 +58,31 @@ def test_the_system_says_so_where_it_has_any() -> None:
         pytest.skip("the system gives no huge pages")
     assert (before, after) == (0, whole_pages([(array.ctypes.data, array.nbytes)])[0][1])
     assert (array == 1).all()
+
+
+def test_a_room_has_its_arrays_one_after_the_other() -> None:
+    sizes = [FEWEST_NBYTES, 0, 5, 64, 1000]
+    room = Room(sizes)
+    taken = [room.take(nbytes) for nbytes in sizes]
+    assert [len(each) for each in taken] == sizes
+    starts = [each.ctypes.data for each in taken if len(each)]
+    assert starts[0] % PAGE == 0
+    assert np.diff(starts).tolist() == [FEWEST_NBYTES, 64, 64]
+    for value, each in enumerate(taken):
+        each[:] = value
+    assert all((each == value).all() for value, each in enumerate(taken))
+
+
+def test_there_is_no_room_for_few_bytes_nor_for_more_than_were_said() -> None:
+    """These have memory of their own, aligned alike."""
+    few = Room([64, 64])
+    full = Room([FEWEST_NBYTES])
+    inside = full.take(FEWEST_NBYTES)
+    assert (few.nbytes, full.nbytes) == (0, FEWEST_NBYTES)
+    for more in (few.take(100), full.take(100)):
+        assert len(more) == 100
+        assert more.ctypes.data % 64 == 0
+        assert not np.shares_memory(more, inside)
 
 
 def _pages(arrays: list[np.ndarray]) -> list[tuple[int, int]]:

@@ -63,6 +63,7 @@ def make_plan(
     zeros, looked = mostly_zero(region.anchor_op, ranked.best, sources)
     # Who looks for zeros goes along whole rows.
     tiling = replace(ranked.best, panels=zeros is None)
+    fetched = (Choice("fetch", tiling.fetches),) if tiling.fetches else ()
     return ContractPlan(
         region,
         nest,
@@ -74,7 +75,7 @@ def make_plan(
         panel,
         masks,
         zeros,
-        (ranked.choice, *told, *looked),
+        (ranked.choice, *fetched, *told, *looked),
     )
 
 

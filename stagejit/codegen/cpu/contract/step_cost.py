@@ -230,6 +230,17 @@ class StepCosts:
         """A large operand of which each element is used in one register tile only."""
         return self._passes(vector, self.target.vector_registers // 2)
 
+    def asks_a_page_ahead(self, source: Source) -> bool:
+        """Tiles ask for an operand as it comes from further away than the second cache, of which
+        each element is used in one of them only, on cores that have to ask."""
+        if not self.target.lines_ahead or source.offset is None:
+            return False
+        # A part of what is large is as far away as the rest.
+        whole = (source.leaf or source.value).type.nbytes > self.target.l2_nbytes
+        part = whole and source.box({}) * self.nbytes > self.target.l1_nbytes
+        few = self.rows_beside(source) <= self.target.vector_registers // 2
+        return few and (part or self.is_passed(source))
+
     def _passes(self, vector: Source, rows: int) -> bool:
         large = vector.box({}) * self.nbytes > self.target.l2_nbytes
         return large and vector.offset is not None and self.rows_beside(vector) <= rows

@@ -2,6 +2,13 @@
 
 Input: the register tilings that `TileSearch` proposes. Output: the cheapest complete `Tiling`.
 Invariant: blocks change neither what is computed nor, for a given target, the order of its sums.
+
+Note [A page ahead]: what is used in one tile only comes at the speed of memory or of the last cache
+at best, if enough of its lines are on the way. Prefetchers stop where a page ends, and begin anew a
+few lines into the next one. Cores that have to ask for lines ask for that which lies a page ahead,
+whatever panel, row or array it belongs to: what a kernel reads last asks for what the next one may
+read first. On two cores of Cascade Lake, C that multiplies by 85 MB of bytes takes 4.6 ms without,
+4.1 with 512 bytes, 3.7 with 2 KiB, 3.6 with 4 to 16, and reads them in 3.6.
 """
 
 from __future__ import annotations
@@ -36,6 +43,7 @@ _STREAM_CHUNK, _NEAR_CHUNK = 4096, 1024
 # Of steps that are fetched ahead from the second cache: a line that had to leave it comes in time,
 # too. On Cascade Lake, 4 to 32 steps of 6 x 4 vectors take 0.94 of the time of none.
 _NEAR_CYCLES = 96
+_BLOCKS_OF_PAGES = 8  # tiles go elsewhere behind a block: an eighth of it is asked for in vain
 _LINE_CHUNK = 256 << 10  # of memory that is read in line, where an item's start is not felt
 
 
@@ -82,20 +90,24 @@ class BlockSearch(TileSearch):
                 for source, packs in zip(self.sources, tiling.pack, strict=True)
             )
             cycles, near = tiling.cycles + moved + self._store_cycles(), self._near(tiling)
-            found.append(replace(tiling, cycles=cycles, near=near))
+            found.append(replace(tiling, cycles=cycles, near=near, next_tile=self._next(tiling)))
         return found
 
     def _near(self, tiling: Tiling) -> int:
         """How many steps ahead tiles fetch vectors that follow each other in the second cache: not
         at all where a step takes longer than one comes, or has no time for more loads. What few
-        rows use comes from further away, line after line."""
+        rows use comes from further away, line after line, see Note [A page ahead]."""
         vector, lane = self.vector, self.lane
         if vector is None or lane is None or self.across or not tiling.reduce:
             return 0
-        if self.is_passed(vector):
-            return 0
         packs = tiling.pack[self.sources.index(vector)]
         follows = vector.stride(tiling.reduce[-1]) == tiling.row
+        if follows and not packs and self.asks_a_page_ahead(vector):
+            steps = -(-self.target.page_nbytes // (tiling.row * vector.dtype.itemsize))
+            if tiling.blocked is None or tiling.k_block >= _BLOCKS_OF_PAGES * steps:
+                return steps
+        if self.is_passed(vector):
+            return 0
         if packs:
             follows = panel_split(vector, tiling) is not None
         points = math.prod(split.most for split in tiling.splits)
@@ -104,6 +116,25 @@ class BlockSearch(TileSearch):
         loads = points // vectors / 2 + vectors + lines
         wanted = follows and self.is_short(points) and self.second_cycles(vector) > 0
         return math.ceil(_NEAR_CYCLES * self.fma_rate / points) if wanted and loads <= points else 0
+
+    def _next(self, tiling: Tiling) -> int | None:
+        """The number of the operand of which tiles of dot products, each a piece of memory that
+        follows on the one before, fetch what the next tile reads; see Note [A page ahead]."""
+        if not self.across or any(tiling.pack):
+            return None
+        for number, source in enumerate(self.sources):
+            rows = max(
+                (split for split in tiling.splits if split.var in source.depends),
+                key=lambda split: split.most,
+                default=None,
+            )
+            if rows is None or not self.asks_a_page_ahead(source):
+                continue
+            follows = source.stride(rows.var) == self.steps
+            nbytes = rows.most * self.steps * source.dtype.itemsize
+            if follows and nbytes <= 2 * self.target.page_nbytes:
+                return number
+        return None
 
     def _pack_cycles(self, source: Source, tiling: Tiling, packs: bool) -> float:
         """Cycles to copy one element, if it is: few along lanes, more when transposing or

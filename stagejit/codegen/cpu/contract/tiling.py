@@ -23,9 +23,11 @@ class Tiling:
     first. reduce: reduction axes, outermost first. blocked: the one that is cut into blocks of
     `k_block` steps; those before it then take one step a block. ahead: each of them fetches what
     the next one reads of the vector operand. near: how many steps before they read a line that
-    follows the one before tiles bring it from the second cache to the first; 0: it comes when it is
-    read. cut: the reduction axis of which the last part has fewer steps. panels: what is packed
-    with lanes lies tile by tile, see Note [Panels of scratch].
+    follows the one before tiles bring it to the first cache, from the second one or, where nothing
+    else does, from memory; 0: it comes when it is read. next_tile: the number of the operand
+    of which tiles bring what the next one reads, where that lies behind their own. cut: the
+    reduction axis of which the last part has fewer steps. panels: what is packed with lanes lies
+    tile by tile, see Note [Panels of scratch].
     """
 
     lane: Var | None
@@ -38,6 +40,7 @@ class Tiling:
     k_block: int = 0
     ahead: bool = False
     near: int = 0
+    next_tile: int | None = None
     cut: Var | None = None
     panels: bool = True
     line_nbytes: int = 64
@@ -52,6 +55,16 @@ class Tiling:
             f"{' x '.join(map(str, sizes)) or 1}{lane}{blocks}, "
             f"{' and '.join(packed) or 'nothing'} packed"
         )
+
+    @property
+    def fetches(self) -> str:
+        """What tiles ask for before they read it; nothing where others do."""
+        if self.near:
+            return f"each step asks for what is read {self.near} steps later"
+        if self.next_tile is not None:
+            side = ("left", "right")[self.next_tile]
+            return f"each tile asks for what the next one reads of the {side} operand"
+        return ""
 
     @property
     def items(self) -> int:

@@ -155,6 +155,59 @@ def test_short_steps_fetch_what_follows_in_the_second_cache() -> None:
     assert near("znver5", 8, 9216, 48) == 0
 
 
+def _panels(w: Any, x: Any) -> Any:
+    """Panels of bytes, of which each step reads the next row."""
+    return jnp.einsum("bk,pkn->bpn", x, w.astype(jnp.float32))
+
+
+@pytest.mark.parametrize(("rows", "width", "dtype", "cpu", "steps"), [
+    (1, 128, np.int8, "cascadelake", 32), (1, 128, jnp.bfloat16, "cascadelake", 16),
+    (1, 64, np.float32, "cascadelake", 16), (4, 64, np.int8, "cascadelake", 64),
+    (1, 128, np.int8, "znver4", 0),
+    (8, 48, np.int8, "cascadelake", 0),  # short blocks: what follows is read much later
+    (1, 48, np.int8, "cascadelake", 86), (4, 128, np.int8, "cascadelake", 0),  # half of a panel
+])  # fmt: skip
+def test_what_is_used_once_is_asked_for_a_page_ahead(
+    rows: int, width: int, dtype: Any, cpu: str, steps: int
+) -> None:
+    """Where it lies in the order of the steps, on cores that have to ask."""
+    found = _panels_plan((2304 // width, 768, width), rows, dtype, cpu)
+    assert found.tiling.near == steps
+    assert ("fetch" in [choice.name for choice in found.choices]) == (steps > 0)
+
+
+def test_what_many_rows_use_or_a_cache_holds_is_not_asked_for_from_afar() -> None:
+    page = 4096 // 128
+    assert _panels_plan((18, 768, 128), 64, np.int8, "cascadelake").tiling.near != page
+    assert _panels_plan((2, 256, 128), 1, np.int8, "cascadelake").tiling.near != page
+
+
+def _panels_plan(shape: tuple[int, ...], rows: int, dtype: Any, cpu: str) -> ContractPlan:
+    graph = graph_of(_panels, np.zeros(shape, dtype), np.zeros((rows, shape[1]), np.float32))
+    region = closed(region_of(graph))
+    return make_plan(region, settled(region, contract_nest(region.anchor_op)), _cpu(cpu))
+
+
+@pytest.mark.parametrize(("cpu", "layers", "columns", "asks"), [
+    ("cascadelake", 12, 64, True), ("znver4", 12, 64, False), ("cascadelake", 1, 64, False),
+    ("cascadelake", 12, 1024, False),
+])  # fmt: skip
+def test_dot_products_with_rows_side_by_side_ask_for_the_next_tile(
+    cpu: str, layers: int, columns: int, asks: bool
+) -> None:
+    """Of a part of what is large, too; not where the next tile is pages away."""
+
+    def scores(q: Any, keys: Any) -> Any:
+        return jnp.einsum("hd,htd->ht", q, keys[0])
+
+    shapes = (12, columns), (layers, 12, 256 * 64 // columns, columns)
+    found = plan(scores, *shapes, target=_cpu(cpu))
+    if columns == 64:
+        assert found.tiling.lane in found.tiling.reduce
+    assert (found.tiling.next_tile == 1) == asks
+    assert ("fetch" in [choice.name for choice in found.choices]) == asks
+
+
 def test_each_group_of_tiles_has_a_panel_of_what_is_packed() -> None:
     """It holds whole rows of the largest tile, and nothing else."""
     found = plan(lambda a, b: a @ b, (1024, 300), (300, 1000), target=_cpu("znver5"))
