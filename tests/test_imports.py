@@ -101,21 +101,26 @@ def test_the_package_was_found() -> None:
     assert {"stagejit.types", "stagejit.options", "tests.fuzz.session"} <= MODULES.keys()
 
 
-@pytest.mark.parametrize("module", OF_THE_PACKAGE)
-def test_the_package_imports_nothing_of_its_tests(module: str) -> None:
-    found = [target for target, _ in imported_modules(MODULES[module])]
-    assert [target for target in found if target.split(".")[0] == "tests"] == []
+def imports_of_the_package() -> Iterator[tuple[str, str, str]]:
+    """(module, what it imports, where) for all of the package."""
+    for module in OF_THE_PACKAGE:
+        for target, line in imported_modules(MODULES[module]):
+            yield module, target, f"{MODULES[module]}:{line}"
 
 
-@pytest.mark.parametrize("module", OF_THE_PACKAGE)
-def test_imports_point_from_later_layers_to_earlier_ones(module: str) -> None:
-    own = layer_of(module)
+def test_the_package_imports_nothing_of_its_tests() -> None:
+    found = list(imports_of_the_package())
+    assert len(found) > 2 * len(OF_THE_PACKAGE)
+    assert [where for _, target, where in found if target.split(".")[0] == "tests"] == []
+
+
+def test_imports_point_from_later_layers_to_earlier_ones() -> None:
     backwards = [
-        f"line {line}: {own} imports {target}"
-        for target, line in imported_modules(MODULES[module])
-        if RANK[layer_of(target)] > RANK[own]
+        f"{where}: {layer_of(module)} imports {target}"
+        for module, target, where in imports_of_the_package()
+        if RANK[layer_of(target)] > RANK[layer_of(module)]
     ]
-    assert not backwards, f"{MODULES[module]}: " + "; ".join(backwards)
+    assert not backwards, "\n".join(backwards)
 
 
 # What is written for one kind of machine knows nothing of the other.
@@ -136,10 +141,9 @@ def stands_apart(module: str, target: str) -> bool:
     )
 
 
-@pytest.mark.parametrize("module", OF_THE_PACKAGE)
-def test_targets_do_not_import_each_other(module: str) -> None:
-    found = [target for target, _ in imported_modules(MODULES[module])]
-    assert [target for target in found if not stands_apart(module, target)] == []
+def test_targets_do_not_import_each_other() -> None:
+    found = imports_of_the_package()
+    assert [where for module, target, where in found if not stands_apart(module, target)] == []
 
 
 def test_an_import_of_the_other_target_is_seen() -> None:
@@ -148,14 +152,20 @@ def test_an_import_of_the_other_target_is_seen() -> None:
     assert stands_apart("stagejit.codegen.cuda.text.printer", "stagejit.codegen.ir.nodes")
 
 
-@pytest.mark.parametrize("module", OF_THE_PACKAGE)
-def test_libraries_of_a_gpu_have_one_importer(module: str) -> None:
-    for node in import_statements(MODULES[module]):
-        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-        names += [node.module or ""] if isinstance(node, ast.ImportFrom) and not node.level else []
-        for name in names:
-            importer = ONLY_IMPORTERS.get(name.split(".")[0])
-            assert importer is None or lies_in(module, importer), f"line {node.lineno}: {name}"
+def names_imported(node: ast.Import | ast.ImportFrom) -> list[str]:
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    return [] if node.level else [node.module or ""]
+
+
+def test_libraries_of_a_gpu_have_one_importer() -> None:
+    importers = dict[str, set[str]]()
+    for module in OF_THE_PACKAGE:
+        for node in import_statements(MODULES[module]):
+            for name in names_imported(node):
+                importers.setdefault(name.split(".")[0], set()).add(module)
+    for library, importer in ONLY_IMPORTERS.items():
+        assert {module for module in importers[library] if not lies_in(module, importer)} == set()
 
 
 def test_modules_do_not_import_each_other_in_a_circle() -> None:
@@ -174,14 +184,15 @@ def test_top_level_names_are_those_of_the_design() -> None:
     assert names | folders <= RANK.keys()
 
 
-@pytest.mark.parametrize(
-    "path", [*FILES, *FUZZ], ids=lambda path: str(path.relative_to(PACKAGE.parent))
-)
-def test_file_is_short_and_named_for_its_content(path: Path) -> None:
-    lines = path.read_text(encoding="utf-8").count("\n")
-    most = LONGER.get(path.relative_to(PACKAGE.parent).as_posix(), MAX_LINES)
-    assert lines <= most, f"{path} has {lines} lines, more than {most}; is it still one thing?"
-    assert path.stem not in NAMES_THAT_SAY_NOTHING
+def test_files_are_short_and_named_for_their_content() -> None:
+    long = []
+    for path in (*FILES, *FUZZ):
+        lines = path.read_text(encoding="utf-8").count("\n")
+        most = LONGER.get(path.relative_to(PACKAGE.parent).as_posix(), MAX_LINES)
+        if lines > most:
+            long.append(f"{path} has {lines} lines, more than {most}; is it still one thing?")
+    assert not long, "\n".join(long)
+    assert [path for path in (*FILES, *FUZZ) if path.stem in NAMES_THAT_SAY_NOTHING] == []
 
 
 def test_a_folder_has_a_dozen_files() -> None:
