@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 
 # A name in a text, as a pattern.
-QUOTED = r'"(?:[^"\\]|\\.)*"|[^\s"]\S*'
+QUOTED = r'"[^"\\]*(?:\\.[^"\\]*)*"|[^\s"]\S*'
 
 
 def quoted(name: str) -> str:
