@@ -8,6 +8,7 @@ import itertools
 import re
 import textwrap
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -249,26 +250,27 @@ def test_a_process_that_dies_is_a_finding() -> None:
     )
 
 
-def test_what_jax_does_not_end_is_nobodys_fault() -> None:
-    endless = "return lax.while_loop(lambda c: c > {}, lambda c: c / 2 + 1, x.sum())"
-    verdict = judged_alone(program(endless.format(0)), seconds=8)
-    assert verdict == Verdict("refused", "with jax.jit: no result after 8 s")
-    assert judged_alone(program(endless.format(99))) == Verdict("right")
+ENDLESS = "return lax.while_loop(lambda c: c > {}, lambda c: c / 2 + 1, x.sum())"
+WAITING = """
+import time
+calls = []
+def wait(x):
+    calls.append(x)
+    time.sleep(60 * (len(calls) == 2))
+    return x
+return jax.pure_callback(wait, x, x)
+""".strip()
 
 
-def test_what_only_we_do_not_end_is_a_finding() -> None:
-    """The second call is ours."""
-    lines = (
-        "import time",
-        "calls = []",
-        "def wait(x):",
-        "    calls.append(x)",
-        "    time.sleep(60 * (len(calls) == 2))",
-        "    return x",
-        "return jax.pure_callback(wait, x, x)",
-    )
-    verdict = judged_alone(program("\n".join(lines)), seconds=20)
-    assert verdict == Verdict("crash", "no result after 20 s")
+def test_what_does_not_end_is_nobodys_fault_with_jax_and_a_finding_with_us() -> None:
+    """Of what waits, the second call is ours. They are judged beside each other: nothing works."""
+    with ThreadPoolExecutor() as pool:
+        jax_waits = pool.submit(judged_alone, program(ENDLESS.format(0)), seconds=8)
+        we_wait = pool.submit(judged_alone, program(WAITING), seconds=20)
+        ends = judged_alone(program(ENDLESS.format(99)))
+    assert jax_waits.result() == Verdict("refused", "with jax.jit: no result after 8 s")
+    assert we_wait.result() == Verdict("crash", "no result after 20 s")
+    assert ends == Verdict("right")
 
 
 # ---------------------------------------------------------------------- order of compilation
