@@ -28,10 +28,13 @@ class Var:
     """An index variable in `[0, extent)`.
 
     kind "loop": iterated by a loop. "div" and "mod": `operand // divisor` and `operand % divisor`.
-    "dynamic": a scalar read at run time (`source` names it), already clamped to the range.
+    "dynamic": a number read at run time (`source` names it), already clamped to the range; another
+    one wherever a variable of `follows` stands elsewhere.
     """
 
-    __slots__ = ("__weakref__", "divisor", "extent", "id", "kind", "name", "operand", "source")
+    __slots__ = (
+        "__weakref__", "divisor", "extent", "follows", "id", "kind", "name", "operand", "source",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -42,10 +45,12 @@ class Var:
         operand: Affine | None = None,
         divisor: int = 0,
         source: Any = None,
+        follows: frozenset[Var] = frozenset(),
     ) -> None:
         self.id = next(_ids)
         self.extent, self.name, self.kind = extent, name, kind
         self.operand, self.divisor, self.source = operand, divisor, source
+        self.follows = follows
 
     def __repr__(self) -> str:
         return f"{self.name}{self.id}<{self.extent}"
@@ -148,13 +153,15 @@ class Affine:
         return all(var.kind == "loop" for var in self.vars())
 
     def loop_vars(self) -> set[Var]:
-        """Loop variables that this depends on, also through derived variables."""
+        """Loop variables that this depends on, also through derived variables and through what is
+        read at run time."""
         found: set[Var] = set()
         for var, _ in self.terms:
             if var.operand is not None:
                 found |= var.operand.loop_vars()
             elif var.kind == "loop":
                 found.add(var)
+            found |= var.follows
         return found
 
     def range(self) -> tuple[int, int]:
@@ -268,6 +275,8 @@ def _derived(kind: str, operand: Affine, divisor: int) -> Affine:
 def _substitute(var: Var, mapping: Mapping[Var, Affine], known: dict[Var, Affine]) -> Affine:
     if var in mapping:
         return mapping[var]
+    if var.follows:
+        return _following(var, mapping)
     if var.operand is None:
         return Affine.of(var)
     inner = var.operand._substituted(mapping, known)
@@ -275,6 +284,19 @@ def _substitute(var: Var, mapping: Mapping[Var, Affine], known: dict[Var, Affine
         return Affine.of(var)
     quotient, remainder = inner.divmod(var.divisor)
     return quotient if var.kind == "div" else remainder
+
+
+def _following(var: Var, mapping: Mapping[Var, Affine]) -> Affine:
+    """A number that follows what its variables have become: one variable for all forms."""
+    moved = [mapping[one].loop_vars() if one in mapping else {one} for one in var.follows]
+    follows = frozenset[Var]().union(*moved)
+    if follows == var.follows:
+        return Affine.of(var)
+
+    def make() -> Var:
+        return Var(var.extent, var.name, var.kind, source=var.source, follows=follows)
+
+    return Affine.of(shared((var, follows), make))
 
 
 Index = tuple[Affine, ...]

@@ -6,10 +6,12 @@ on the form only, so every generator ranks variables alike.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from stagejit.codegen.ir.strides import MOST_LANES_APART, dealing_cost, is_dealt
 from stagejit.index.affine import Affine, Var
+
+_MOST_NARROW = 8  # vectors are no shorter than this part of a register
 
 
 def read_cost(form: Affine, var: Var, lanes: int, neighbours: int = 0) -> float:
@@ -18,12 +20,16 @@ def read_cost(form: Affine, var: Var, lanes: int, neighbours: int = 0) -> float:
     neighbours: the number of elements that lie between two lanes and are wanted too, so that whole
     vectors are moved for all of them and dealt out.
     """
-    if any(inner.operand is not None and var in inner.operand.loop_vars() for inner in form.vars()):
+    if any(inner is not var and var in _loops_of(inner) for inner in form.vars()):
         return 2.0 * lanes
     coeff = form.coeff(var)
     if is_dealt(coeff, lanes, shared=coeff == neighbours):
         return dealing_cost(coeff, lanes, shared=coeff == neighbours)
     return 0.1 if coeff == 0 else 1.0 if abs(coeff) == 1 else float(lanes)
+
+
+def _loops_of(inner: Var) -> Collection[Var]:
+    return inner.follows if inner.operand is None else inner.operand.loop_vars()
 
 
 def write_cost(form: Affine, var: Var, lanes: int, neighbours: int = 0) -> float:
@@ -36,11 +42,13 @@ def write_cost(form: Affine, var: Var, lanes: int, neighbours: int = 0) -> float
 
 def lanes_of(reads: Iterable[Affine], writes: Iterable[Affine], var: Var | None, lanes: int) -> int:
     """The lanes of a vector along `var`: fewer than fill a register where some access moves them
-    one by one or through a square of vectors, whose code grows with their number."""
+    one by one or through a square of vectors, whose code grows with their number; or where fewer
+    are all that there are, so that less of a line is crossed and, perhaps, nothing masked."""
     if var is None:
         return 0
-    adjacent = all(read_cost(form, var, lanes) <= 1 for form in (*reads, *writes))
-    return lanes if adjacent else min(lanes, MOST_LANES_APART)
+    if not all(read_cost(form, var, lanes) <= 1 for form in (*reads, *writes)):
+        return min(lanes, MOST_LANES_APART)
+    return min(lanes, max(1 << (var.extent - 1).bit_length(), lanes // _MOST_NARROW))
 
 
 def vector_cost(

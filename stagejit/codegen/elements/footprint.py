@@ -7,7 +7,8 @@ not known before a kernel runs stands for all that it may be.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from typing import NamedTuple
 
 from stagejit.codegen.closed import ClosedRegion
 from stagejit.codegen.elements.walk import Walk
@@ -29,8 +30,16 @@ from stagejit.index.affine import (
 from stagejit.types import DType
 
 
-class Footprint(Walk[Value]):
-    """Reads and index uses of one region. All it knows of an element is whose it is.
+class Need(NamedTuple):
+    """An element of a value; another one wherever one of these loops stands elsewhere."""
+
+    value: Value
+    loops: frozenset[Var]
+
+
+class Footprint(Walk[Need]):
+    """Reads and index uses of one region. All it knows of an element is whose it is, and which
+    loops it follows.
 
     bound: values computed elsewhere; the indices at which they are asked for are kept in `asked`.
     divided: see `space.merge`. strict: split loops rather than divide (see Affine.divmod).
@@ -78,14 +87,15 @@ class Footprint(Walk[Value]):
 
     # ---------------------------------------------------------------- of the walk
 
-    def given(self, value: Value, index: Index) -> Value | None:
+    def given(self, value: Value, index: Index) -> Need | None:
         if value in self.bound:
             self.asked.append((value, index))
-        elif value in self._inputs:
-            self.reads.append((value, self._offset(value, index)))
-        else:
-            return None
-        return value
+            return Need(value, _loops_of(index))
+        if value in self._inputs:
+            offset = self._offset(value, index)
+            self.reads.append((value, offset))
+            return Need(value, _loops_of([offset]))
+        return None
 
     def pull(self, op: Op, index: Index) -> Index:
         pulled, divided = watching_divisions(
@@ -99,33 +109,42 @@ class Footprint(Walk[Value]):
 
     def standing_at(
         self,
-        element: Value,
+        element: Need,
         dtype: DType,
         room: int,
-        inside: list[Value] | None = None,
+        inside: list[Need] | None = None,
         *,
         clamps: bool = True,
     ) -> Affine:
-        return Affine.of(Var(room, "s", "dynamic", source=element))
+        if inside is not None:
+            inside.append(element)
+        return Affine.of(Var(room, "s", "dynamic", source=element.value, follows=element.loops))
 
-    def computed(self, op: Op, elements: Sequence[Value]) -> Value:
-        return op.result
+    def computed(self, op: Op, elements: Sequence[Need]) -> Need:
+        return Need(op.result, _together(elements))
 
-    def filled(self, op: Op, element: Value, inside: Sequence[Value]) -> Value:
-        return op.result
+    def filled(self, op: Op, element: Need, inside: Sequence[Need]) -> Need:
+        return Need(op.result, _together([element, *inside]))
 
-    def window(self, op: Op, index: Index) -> Value:
+    def window(self, op: Op, index: Index) -> Need:
         self.numbers += window_numbers(op, index)
-        for read in window_reads(op, index):
-            self.value(op.operands[0], read)
-        return op.result
+        read = [self.value(op.operands[0], read) for read in window_reads(op, index)]
+        return Need(op.result, _together(read) | _loops_of(index))
 
-    def counted(self, op: Op, part: Affine) -> Value:
+    def counted(self, op: Op, part: Affine) -> Need:
         self.numbers.append(part)
-        return op.result
+        return Need(op.result, _loops_of([part]))
 
-    def constant(self, value: Value) -> Value:
-        return value
+    def constant(self, value: Value) -> Need:
+        return Need(value, frozenset())
+
+
+def _loops_of(index: Iterable[Affine]) -> frozenset[Var]:
+    return frozenset[Var]().union(*(part.loop_vars() for part in index))
+
+
+def _together(elements: Iterable[Need]) -> frozenset[Var]:
+    return frozenset[Var]().union(*(element.loops for element in elements))
 
 
 def require_elements(split: Op, index: Index) -> None:

@@ -137,7 +137,8 @@ class Loops:
             if offset.coeff(vector) == 1 and store.value.type.nbytes > target.l2_nbytes
         )
         read = _first_to_arrive(self.reads, target.l2_nbytes) if reads else frozenset()
-        ahead = Ahead(vector, self.lanes * target.lines_ahead, read, stores)
+        line = target.line_nbytes // widest_nbytes(region)  # in elements, as steps are
+        ahead = Ahead(vector, line * target.lines_ahead, read, stores)
         why = f"lines of {len(read)} reads and {len(stores)} stores are asked for ahead: {sizes}"
         return replace(self, ahead=ahead, choices=(*self.choices, Choice("stream", why)))
 

@@ -15,8 +15,10 @@ from jax import lax
 
 from stagejit.codegen.cpu import maps
 from stagejit.codegen.elements import register_tiles
+from stagejit.codegen.generate import kernel_of
 from stagejit.codegen.target import Target
-from tests.codegen.regions import Runner
+from stagejit.trace.translate import graph_of
+from tests.codegen.regions import Runner, region_of
 from tests.randomness import RNG
 
 DTYPES = [np.bool_, np.int8, np.int16, np.int32, np.int64, np.uint8, np.uint16, np.uint32,
@@ -249,6 +251,20 @@ def test_fill_values(host: Runner, dtype: Any) -> None:
         lambda x, i: jnp.take(x, i, axis=0, mode="fill"), array(50, 20, dtype=dtype), INDICES
     )
     host.check(lambda x, i: jnp.take(x, i, axis=1, mode="fill"), array(6, 20, dtype=dtype), INDICES)
+
+
+@pytest.mark.parametrize(("width", "vector"), [(1, 3000), (3, 3), (4, 4), (64, 64)])
+def test_rows_of_a_table_are_read_along_the_rows(width: int, vector: int) -> None:
+    graph = graph_of(lambda x, i: x[i] + x[i + 1], array(50, width), np.zeros(3000, np.int32))
+    kernel = kernel_of(region_of(graph), Target.avx512())
+    (chosen,) = (c.reason for c in kernel.choices if c.name == "vector")
+    assert chosen.startswith(f"vectors along i of {vector}:")
+
+
+@pytest.mark.parametrize("width", [1, 2, 3, 4, 5, 8, 9, 17])
+@pytest.mark.parametrize("dtype", [np.int8, np.float16, np.float32, np.float64])
+def test_rows_of_a_table(runner: Runner, width: int, dtype: Any) -> None:
+    runner.check(lambda x, i: x[i] + x[i * 2], array(50, width, dtype=dtype), INDICES)
 
 
 @pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int32, np.uint32, np.int64])

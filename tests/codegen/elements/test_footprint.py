@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from stagejit.codegen.elements.accesses import read_cost, vector_cost, write_cost
+from stagejit.codegen.elements.accesses import lanes_of, read_cost, vector_cost, write_cost
 from stagejit.codegen.elements.footprint import Footprint
 from stagejit.codegen.elements.space import Space
 from stagejit.index.affine import Affine, Var
@@ -95,3 +95,38 @@ def test_unused_lanes_cost() -> None:
     assert vector_cost([Affine.of(short)], [], short, 16) > vector_cost(
         [Affine.of(long)], [], long, 16
     )
+
+
+def test_a_computed_place_follows_the_loops_of_what_it_is_computed_from() -> None:
+    """Rows of a table: a lane for each index reads line by line, lanes along a row do not."""
+    footprint, space, _ = footprint_of(
+        lambda x, i, k: jnp.take(x, i * k, axis=0, mode="clip"),
+        zeros(10, 8), np.zeros(50, np.int32), np.int32(2),
+    )  # fmt: skip
+    which, along = space.loops()
+    (row,) = (form for value, form in footprint.reads if value.shape == (10, 8))
+    assert row.loop_vars() == {which, along}
+    assert read_cost(row, which, 8) > 8
+    assert read_cost(row, along, 8) == 1
+
+
+def test_what_joined_loops_become_is_followed() -> None:
+    u, v, joint = Var(4, "u"), Var(5, "v"), Var(20, "j")
+    place = Affine.of(Var(9, "s", "dynamic", follows=frozenset({u, v})))
+    step = {u: Affine(), v: Affine.of(joint)}
+    moved = place.substitute(step)
+    assert moved.loop_vars() == {joint}
+    assert (moved * 3 + 1).range() == (1, 25)
+    assert place.substitute(step) == moved, "one variable for all forms"
+    assert place.substitute({Var(3): Affine()}) == place
+    alone = Affine.of(Var(9, "s", "dynamic"))
+    assert alone.substitute(step) == alone
+
+
+def test_short_rows_have_short_vectors() -> None:
+    for extent, lanes in ((1, 2), (2, 2), (3, 4), (4, 4), (5, 8), (9, 16), (16, 16), (90, 16)):
+        var = Var(extent, "v")
+        assert lanes_of([Affine.of(var)], [Affine.of(var)], var, 16) == lanes
+    far = Var(4, "v")
+    assert lanes_of([Affine.of(far) * 9], [], far, 16) == 16, "squares have all lanes"
+    assert lanes_of([], [], None, 16) == 0
