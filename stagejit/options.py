@@ -36,6 +36,7 @@ SWITCHES: dict[str, str] = {
     "fold-pads": "a pad joins the pad around it, or the padding of a convolution or a window",
     "fold-constants": "evaluate ops whose operands are small constants",
     "known-ranges": "what integers cannot be is not compared, wrapped, clamped or masked",
+    "join-indices": "a gather at several indices, put together for it, reads at one place",
     "simplify-algebra": "x * 1, x + 0, convert to the same dtype, double negation",
     "scale-weights": "factors of output channels are multiplied into weights that are bound",
     "store-weights": "products read weights as bf16, int8 or int4, where `bind` is told to",

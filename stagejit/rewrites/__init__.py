@@ -30,7 +30,7 @@ from stagejit.rewrites.attention import fuse as attention
 from stagejit.rewrites.attention.fuse import fuse_attention
 from stagejit.rewrites.branches import simplify_branches, update_branches
 from stagejit.rewrites.driver import GraphStep, LocalStep, Log, Step, Watch, run_steps
-from stagejit.rewrites.integers import indices
+from stagejit.rewrites.integers import indices, joined
 from stagejit.rewrites.integers.ranges import assume
 from stagejit.rewrites.loops import reads_twice, simplify_loop, simplify_loops
 from stagejit.rewrites.moving import (
@@ -65,6 +65,7 @@ SIMPLIFY = LocalStep(
         *algebra.RULES,
         *constants.RULES,
         *indices.RULES,
+        *joined.RULES,
         *scales.RULES,
     ),
     subexpressions.SHARING,

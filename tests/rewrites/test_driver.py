@@ -186,7 +186,7 @@ def example(x: Any, i: Any) -> Any:
 ELSEWHERE = {"split-reduce", "split-scan", "spread-repeats", "border-buffers", "share-prefixes",
              "simplify-loops", "simplify-branches", "update-branches", "fuse-insert",
              "sum-to-contract", "tile-and-fuse", "skip-zeros", "fuse-attention",
-             "scale-weights", "store-weights", "evaluate-weights"}  # fmt: skip
+             "scale-weights", "store-weights", "evaluate-weights", "join-indices"}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", sorted(set(OURS) - ELSEWHERE))
