@@ -298,18 +298,6 @@ class Elements(Positions):
         loaded = b.load(buffer, at, lanes * stride, mask=b.mask_below(at, end, lanes * stride))
         return dealt(b, loaded, stride, 0)
 
-    def used_lanes(self) -> int | None:
-        """How many lanes exist, the first ones; None where a mask does not tell."""
-        mask, lanes = self.position.mask, self.position.lanes
-        if mask is None:
-            return lanes
-        if mask.op is None or mask.op.opcode != "mask_below":
-            return None
-        first, limit = (operand.const for operand in mask.op.operands)
-        if first is None or limit is None:
-            return None
-        return max(0, min(lanes, int(limit) - int(first)))
-
     def _transposed(
         self, value: Value, memory: Memory, uniform: Affine, coeff: int, tile: Tile
     ) -> Register:

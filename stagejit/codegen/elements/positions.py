@@ -157,6 +157,18 @@ class Positions(Walk[Register]):
                 uniform.append((var, factor))
         return coeff, Affine(tuple(uniform), affine.const), varying
 
+    def used_lanes(self) -> int | None:
+        """How many lanes exist, the first ones; None where a mask does not tell."""
+        mask, lanes = self.position.mask, self.position.lanes
+        if mask is None:
+            return lanes
+        if mask.op is None or mask.op.opcode != "mask_below":
+            return None
+        first, limit = (operand.const for operand in mask.op.operands)
+        if first is None or limit is None:
+            return None
+        return max(0, min(lanes, int(limit) - int(first)))
+
     def varies(self, affine: Affine) -> bool:
         """Whether an index differs from lane to lane."""
         vector = self.position.vector

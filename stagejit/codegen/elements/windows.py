@@ -10,6 +10,11 @@ one uniform branch decides about all lanes together: inside, there are no masks 
 Note [Runs]: behind an axis that windows leave there may be few elements that no window goes along,
 such as the channels of an image. Whether a tap is inside then also tells its place among all
 elements of axis and run together, so the loops along them may become one, with full vectors.
+
+Note [Lines of taps]: where lanes are windows along one axis, what they see of a line overlaps. So
+vectors go along the lines themselves: they are combined across the other axes first, whatever lies
+outside being neutral, and taps along the axis are picked from what is left of all lines, in
+registers. It takes a load for each vector of a line, and not for each tap.
 """
 
 from __future__ import annotations
@@ -23,6 +28,7 @@ from stagejit.codegen.elements.positions import Positions, clamped, is_inside
 from stagejit.codegen.ir.builder import Builder
 from stagejit.codegen.ir.nodes import I32, element_type
 from stagejit.codegen.ir.nodes import Value as Register
+from stagejit.codegen.ir.strides import picked
 from stagejit.codegen.reducers import Accumulator, Reducer
 from stagejit.graph.dims import WindowDims
 from stagejit.graph.ir import Op
@@ -33,6 +39,7 @@ from stagejit.types import i32
 # Taps that stand in the code one by one; beyond them a loop goes over them.
 MOST_STRAIGHT = 64
 MOST_STRAIGHT_AT_BORDER = 16
+MOST_VECTORS = 8  # of a line of taps, in registers
 _SHORT_RUN = 32  # elements; in vectors along longer runs all lanes are inside, or none is
 
 
@@ -105,6 +112,7 @@ class Window:
         self.lanes = elements.position.lanes if any(map(elements.varies, index)) else 0
 
     def value(self) -> Register:
+        self.line = self._line()
         if not self.open:
             return self._made(border=False)
         inside = self._all_inside()
@@ -153,10 +161,93 @@ class Window:
         rest = self.b.const(position.vector.extent - 1) - position.env[position.vector]
         return self.b.binary("smin", rest, position.lanes - 1)
 
+    # ------------------------------------------------------------------ lines of taps
+
+    def _line(self) -> int | None:
+        """The axis along which lines are combined, see Note [Lines of taps]; None for none."""
+        elements, dims, lanes = self.elements, self.dims, self.lanes
+        along = [axis for axis, part in enumerate(self.first) if elements.varies(part)]
+        if not lanes or len(along) != 1 or chooses(self.op):
+            return None
+        if any(self._place(self.first, axis)[1] > 1 for axis in self.open):
+            return None
+        (axis,) = along
+        coeff, _, varying = elements.split(self.first[axis])
+        size, stride = dims.sizes[axis], dims.strides[axis]
+        vectors, lines = -(-self._reach(axis, lanes) // lanes), math.prod(dims.sizes) // size
+        plain = coeff == stride and not varying and size > 1
+        few = vectors <= MOST_VECTORS and lines <= MOST_STRAIGHT_AT_BORDER
+        return axis if plain and few and (vectors < size or stride > 1) else None
+
+    def _reach(self, axis: int, lanes: int) -> int:
+        """Elements of a line from the first one that some lanes see to the last one."""
+        dims = self.dims
+        taps = (dims.sizes[axis] - 1) * dims.dilation[axis]
+        return (lanes - 1) * dims.strides[axis] + taps + 1
+
+    def _along_line(self, axis: int, *, border: bool) -> Register:
+        b, dims, lanes = self.b, self.dims, self.lanes
+        reducer = self.reducer = _reducer_of(self.op, some=False)
+        used = self.elements.used_lanes()
+        used = lanes if used is None else max(used, 1)
+        reach = self._reach(axis, used)
+        columns = [self._column(axis, first, border=border) for first in range(0, reach, lanes)]
+        parts = list(zip(*columns, strict=True))
+        made: Accumulator | None = None
+        for tap in range(dims.sizes[axis]):
+            first = tap * dims.dilation[axis]
+            places = [first + min(lane, used - 1) * dims.strides[axis] for lane in range(lanes)]
+            new = tuple(picked(b, part, places) for part in parts)
+            made = new if made is None else reducer.merge(b, made, new)
+        assert made is not None
+        return self._wide(reducer.result(b, made))
+
+    def _column(self, axis: int, first: int, *, border: bool) -> Accumulator:
+        """A vector of all lines, from element `first` on of what the lanes see, combined."""
+        elements, b, lanes, reducer = self.elements, self.b, self.lanes, self.reducer
+        whole = elements.position.mask is None and first + lanes <= self._reach(axis, lanes)
+        var, made = Var(first + lanes, "l"), None
+        taps = [range(1 if at == axis else size) for at, size in enumerate(self.dims.sizes)]
+        for tap in itertools.product(*taps):
+            at = [
+                part + k * step
+                for part, k, step in zip(self.first, tap, self.dims.dilation, strict=True)
+            ]
+            holds = self._moved_to_line(at, axis) if border else None
+            at[axis] = self.first[axis] + Affine.of(var)
+            with elements.at({var: b.const(first)}, vector=var):
+                mask = None if whole and not border else self._on_line(at, axis)
+                with elements.at(mask=mask, within=True):
+                    element = elements.value(self.operand, tuple(at))
+            if holds is not None and mask is not None:
+                mask = mask & b.splat(holds, lanes)
+            new = reducer.lift(b, element, None, lanes, mask)
+            made = new if made is None else reducer.merge(b, made, new)
+        assert made is not None
+        return made
+
+    def _moved_to_line(self, at: list[Affine], axis: int) -> Register | None:
+        """Moves an index to a line of the operand. Whether it was on one; None: always."""
+        elements, b, holds = self.elements, self.b, None
+        for other in self.open:
+            extent, (low, high) = self.operand.shape[other], at[other].range()
+            if other != axis and (low < 0 or high >= extent):
+                where = elements.scalar_index(at[other])
+                holds = _both(holds, is_inside(b, where, extent))
+                at[other] = elements.dynamic(clamped(b, where, extent), extent)
+        return holds
+
+    def _on_line(self, at: Sequence[Affine], axis: int) -> Register:
+        """Which lanes are elements of the line."""
+        where = self.elements.lane_index(at[axis], narrow=True)
+        return is_inside(self.b, where, self.operand.shape[axis])
+
     # ------------------------------------------------------------------ taps
 
     def _made(self, *, border: bool) -> Register:
         """All taps combined. border: they may lie outside."""
+        if self.line is not None:
+            return self._along_line(self.line, border=border)
         most = MOST_STRAIGHT_AT_BORDER if border else MOST_STRAIGHT
         straight = math.prod(self.dims.sizes) <= most
         whole = straight and not border  # the first tap is an element already

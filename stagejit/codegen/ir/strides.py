@@ -71,14 +71,21 @@ def end_to_end(shuffle: Callable[[T, T, range], T], parts: Sequence[T], lanes: i
 def every(b: Builder, parts: Sequence[Value], first: int) -> Value:
     """Elements `first`, `first + n`, `first + 2 n`, ... of n vectors end to end."""
     lanes, count = parts[0].type.lanes, len(parts)
-    result = parts[0]
-    for number, part in enumerate(parts[1:], 1):
-        choice = list(range(lanes))  # lanes that earlier vectors filled stay
-        for lane in range(lanes):
-            source, at = divmod(lane * count + first, lanes)
-            if source == number:
-                choice[lane] = lanes + at
-            elif source == 0 and number == 1:
-                choice[lane] = at
-        result = b.shuffle(result, part, choice)
+    return picked(b, parts, [lane * count + first for lane in range(lanes)])
+
+
+def picked(b: Builder, parts: Sequence[Value], places: Sequence[int]) -> Value:
+    """A vector whose lane k is element `places[k]` of vectors end to end."""
+    lanes = parts[0].type.lanes
+    first, *others = sorted({place // lanes for place in places})
+    result, lies = parts[first], [place % lanes for place in places]
+    if not others:
+        return result if lies == list(range(lanes)) else b.shuffle(result, None, lies)
+    for source in others:
+        choice = []
+        for lane, place in enumerate(places):
+            of, at = divmod(place, lanes)
+            # Lanes that earlier vectors filled stay.
+            choice.append(lanes + at if of == source else at if source == others[0] else lane)
+        result = b.shuffle(result, parts[source], choice)
     return result

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -14,11 +15,14 @@ import pytest
 from jax import lax
 
 import stagejit
+from stagejit.codegen.generate import kernel_of
+from stagejit.codegen.target import Target
 from stagejit.options import Options
+from stagejit.trace.translate import graph_of
 from stagejit.trace.windows.geometry import Windows
 from stagejit.trace.windows.window import window
 from tests import windows
-from tests.codegen.regions import Runner
+from tests.codegen.regions import Runner, region_of
 
 FUNCTIONS = ("add", "max", "min", "first_max", "first_min")
 
@@ -82,6 +86,47 @@ def test_windows_along_lanes(
     pads = ((1, 0), padding)
     f = made(fn, (5, 75), (3, 3), (1, stride), pads)
     runner.check(f, numbers(5, 75, special=fn == "max"))
+
+
+@pytest.mark.parametrize("seed", range(16))
+def test_lines_of_taps(runner: Runner, seed: int) -> None:
+    """Windows along lanes of all sizes, strides, distances and borders; few lanes, and many."""
+    rng = random.Random(seed)
+    width, rows = rng.choice((1, 3, 17, 33, 70)), rng.choice((1, 4, 9))
+    size, stride, step = rng.randint(2, 9), rng.choice((1, 2, 3, 5)), rng.choice((1, 1, 2))
+    pads = rng.choice(((0, 0), (1, 2), (size - 1, size), (-1, 4), (9, 0)))
+    width = max(width, (size - 1) * step + 1 - sum(pads) + 1)
+    high = rng.choice((1, 2, 3))
+    f = made(
+        rng.choice(("add", "max", "min")), (rows, width), (high, size), (1, stride),
+        ((high - 1, high), pads), (1, step),
+    )  # fmt: skip
+    dtype = rng.choice([np.float32, np.int8, np.uint16, np.float16, np.float64])
+    x = numbers(rows, width, dtype=dtype, seed=seed)
+    runner.check(lambda x: f(x * 2), x, rtol=1e-2 if dtype == np.float16 else None)
+
+
+@pytest.mark.parametrize("padding", ["SAME", "VALID"])
+def test_lines_are_loaded_not_taps(padding: str) -> None:
+    """25 taps of 16 lanes are 46 elements of 5 lines: 4 vectors of each, or 3 where 3 are used."""
+
+    def f(x: Any) -> Any:
+        return lax.reduce_window(x, 0.0, lax.add, (1, 5, 5), (1, 3, 3), padding)
+
+    region = region_of(graph_of(f, numbers(8, 56, 56)))
+    function = kernel_of(region, Target.avx512()).function
+    counts = Counter(op.opcode for op in function.walk())
+    arms = 2 if padding == "SAME" else 1
+    assert counts["gather"] == 0
+    assert counts["load"] <= arms * 2 * 4 * 5
+
+
+def test_dont_go_along_lines_where_there_are_few_taps() -> None:
+    def f(x: Any) -> Any:
+        return lax.reduce_window(x, 0.0, lax.add, (1, 2), (1, 1), "VALID")
+
+    function = kernel_of(region_of(graph_of(f, numbers(8, 257))), Target.avx512()).function
+    assert not [op for op in function.walk() if op.opcode == "shuffle"]
 
 
 @pytest.mark.parametrize("layout", ["nhwc", "nchw"])
