@@ -1,8 +1,9 @@
 """What a kernel generator and the cost model know about a CPU.
 
-Input: the host (LLVM's name and feature list, caches and clock from sysfs, the process's affinity
-mask), or the name of a CPU to generate code for. Output: a frozen `Target`. Invariant: equal
-targets give equal code; the sizes are hints for tiling and never change what a kernel computes.
+Input: the host (LLVM's name and feature list, caches and clock from sysfs, the clock in the
+processor's name where sysfs has none, the process's affinity mask), or the name of a CPU to
+generate code for. Output: a frozen `Target`. Invariant: equal targets give equal code; the sizes
+are hints for tiling and never change what a kernel computes.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from stagejit.base.machine import Machine
 from stagejit.base.other_threads import on_another_thread
 
 _SYSFS = Path("/sys/devices/system/cpu")
+_CPUINFO = Path("/proc/cpuinfo")
 _X86_CACHES = {1: 32 << 10, 2: 1 << 20, 3: 16 << 20}
 _ARM_CACHES = {1: 64 << 10, 2: 1 << 20, 3: 8 << 20}
 _ELEM_NBYTES = {"bool": 1, "i1": 1, "i8": 1, "u8": 1, "i16": 2, "u16": 2, "f16": 2, "bf16": 2,
@@ -111,7 +113,7 @@ class Target(Machine):
         nbytes, l3s = _sysfs_caches(cpus)
         return _make(
             cpu or platform.machine(), triple, cpu, features, caches | nbytes,
-            cores=len(cpus), l3s=l3s, clock=_sysfs_clock(cpus) or _CLOCK,
+            cores=len(cpus), l3s=l3s, clock=_sysfs_clock(cpus) or _named_clock(cpus) or _CLOCK,
         )  # fmt: skip
 
     @classmethod
@@ -238,6 +240,18 @@ def _sysfs_clock(cpus: Sequence[int]) -> float:
     tell."""
     clocks = [_text(_SYSFS / f"cpu{cpu}/cpufreq/cpuinfo_max_freq") for cpu in cpus]
     return 1e3 * min((int(clock) for clock in clocks if clock.isdecimal()), default=0)
+
+
+def _named_clock(cpus: Sequence[int]) -> float:
+    """The same, as Intel's names of processors say it: "... CPU @ 2.50GHz". It is the clock that
+    all cores keep up, which virtual machines tell no other way; 0 where a name has none."""
+    found = []
+    for block in _text(_CPUINFO).split("\n\n"):
+        told = dict(re.findall(r"^(.*\S)\s*: *(.*)$", block, re.MULTILINE))
+        clock = re.search(r"@ *(\d+(?:\.\d+)?) *([GM])Hz", told.get("model name", ""))
+        if clock and told.get("processor", "") in map(str, cpus):
+            found.append(float(clock[1]) * {"M": 1e6, "G": 1e9}[clock[2]])
+    return min(found, default=0.0)
 
 
 def _text(path: Path) -> str:

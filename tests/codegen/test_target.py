@@ -137,3 +137,47 @@ def test_memory_gives_no_more_than_its_channels() -> None:
     assert bandwidths == sorted(bandwidths)
     assert bandwidths[1] == 2 * given[1].core_bandwidth
     assert max(bandwidths) < 2 * 12 * 8 * 4.8e9
+
+
+NAMES = """processor\t: 0
+vendor_id\t: GenuineIntel
+model name\t: Intel(R) Xeon(R) Processor @ 2.50GHz
+cpu MHz\t\t: 1200.000
+
+processor\t: 1
+model name\t: Intel(R) Core(TM) i7-1065G7 CPU @ 1300 MHz
+
+processor\t: 12
+model name\t: AMD EPYC 9R14 96-Core Processor
+"""
+
+
+def test_a_clock_is_read_from_the_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "cpuinfo").write_text(NAMES)
+    monkeypatch.setattr(module, "_CPUINFO", tmp_path / "cpuinfo")
+    assert module._named_clock([0]) == 2.5e9
+    assert module._named_clock([0, 1]) == 1.3e9, "of the slowest"
+
+
+def test_dont_read_a_clock_that_a_name_has_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "cpuinfo").write_text(NAMES)
+    monkeypatch.setattr(module, "_CPUINFO", tmp_path / "cpuinfo")
+    assert module._named_clock([12]) == 0
+    assert module._named_clock([2]) == 0, "a processor that is not described"
+    monkeypatch.setattr(module, "_CPUINFO", tmp_path / "there-is-none")
+    assert module._named_clock([0]) == 0
+
+
+@pytest.mark.parametrize(
+    ("sysfs", "named", "clock"), [(4.1e9, 2.5e9, 4.1e9), (0.0, 2.5e9, 2.5e9), (0.0, 0.0, 3.5e9)]
+)
+def test_who_tells_the_clock(
+    sysfs: float, named: float, clock: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_sysfs_clock", lambda cpus: sysfs)
+    monkeypatch.setattr(module, "_named_clock", lambda cpus: named)
+    host = Target.host.__wrapped__(Target)  # type: ignore[attr-defined]  # not what is kept
+    assert host.clock == clock
+    assert host.cycles_per_second == pytest.approx(clock / (1 if host.has_fma else 2))
