@@ -25,6 +25,7 @@ _NEAR = 8.0  # for a line that is in no cache of the core, some at a time
 _FAR = 30.0  # where it is on one of more pages than the core knows the places of
 _KNOWN_PAGES = 1536  # of which a core knows the places
 _MORE_LINES = 2  # that prefetchers bring behind what a core reads of a window, for another core
+_ELSEWHERE = 50.0  # for a line that another core has just cleared
 MERGED = 3  # times that sums of parts go through the caches: cleared, updated, read
 
 
@@ -86,16 +87,24 @@ class Sharing:
         """With a destination for each of some parts of the index vectors."""
         batches = self.batches * parts
         rounds = -(-batches // self.machine.cores)
-        own = rounds * -(-self.vectors // parts) * self._window(Way())
+        vectors = -(-self.vectors // parts)
+        own = rounds * vectors * self._window(Way())
+        lines = -(-self.nbytes // self.machine.line_nbytes)
+        own += rounds * min(vectors * self._lines(Way()), lines) * _ELSEWHERE * _CYCLE
         merged = MERGED * batches * self.nbytes
         near = merged <= self.machine.l3s_nbytes
         bandwidth = self.machine.cache_bandwidth if near else self.machine.core_bandwidth
-        return own + merged / bandwidth / self.machine.cores + 3 * HOT_FORK_SECONDS
+        forks = self.machine.start_seconds + 2 * HOT_FORK_SECONDS
+        return own + merged / bandwidth / self.machine.cores + forks
+
+    def _lines(self, way: Way) -> float:
+        """Of the destination, that a core's part of a window is on."""
+        return max(self.window_nbytes / way.blocks / self.machine.line_nbytes, 1.0)
 
     def _window(self, way: Way) -> float:
         """Seconds for each index vector, of an item."""
         machine, nbytes = self.machine, self.window_nbytes / way.blocks
-        lines = max(nbytes / machine.line_nbytes, 1.0)
+        lines = self._lines(way)
         combine = -(-self.pieces // way.blocks) * (MOVES + self.code) + self._wait(way) * lines
         read = self.vectors * self.batches * self.window_nbytes
         near = read <= machine.l3s_nbytes
