@@ -73,6 +73,7 @@ def test_bits() -> None:
     check(lambda k: {name: made(k) for name, made in BITS.items()}, key())
 
 
+@pytest.mark.some(2)
 @pytest.mark.usefixtures("counting")
 def test_bits_of_many_keys() -> None:
     def program(keys: Any) -> Any:
@@ -100,6 +101,7 @@ def test_seeds() -> None:
         check(lambda k: random.uniform(k, (5,)), key())
 
 
+@pytest.mark.some(2)
 @pytest.mark.usefixtures("counting")
 def test_in_loops() -> None:
     def scanned(k: Any) -> Any:
