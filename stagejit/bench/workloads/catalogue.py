@@ -15,7 +15,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from stagejit.bench.programs import Arguments, Function, Workload
-from stagejit.bench.workloads import bound, loops, models, networks, pooling, residual_block
+from stagejit.bench.workloads import (
+    bound,
+    indexing,
+    loops,
+    models,
+    networks,
+    pooling,
+    residual_block,
+)
 from stagejit.bench.workloads.inputs import (
     Normal,
     complex_normal,
@@ -270,6 +278,8 @@ _add(
 
 for _name, _pool, _last, _summary in pooling.ROWS:
     _add(_name, _pool, images(_last), ELEMENTWISE, f"{_summary}, 8x112x112x64")
+for _name, _indexed, _args, _summary in indexing.ROWS:
+    _add(_name, _indexed, _args, PRODUCT, _summary)
 for _name, _loop, _args, _summary in loops.ROWS:
     _add(_name, _loop, _args, NETWORK, _summary)
 _add("sort_1M", jnp.sort, lambda r: (r(1 << 20),), ELEMENTWISE, "one row of 1M, by digits")

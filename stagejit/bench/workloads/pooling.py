@@ -55,6 +55,12 @@ ROWS: tuple[tuple[str, Pool, bool, str], ...] = (
         "3x3 pixels, every second, channels first",
     ),
     ("maxpool_3x3s1_nhwc", max_pool(3, 1, "SAME"), True, "3x3 pixels around each"),
+    (
+        "avgpool_5x5s3_nchw",
+        average_pool(5, 3, "SAME", channels_last=False),
+        False,
+        "mean of 5x5 pixels, every third, channels first",
+    ),
     ("avgpool_2x2_nhwc", average_pool(2, 2), True, "mean of 2x2 pixels"),
     ("avgpool_3x3s1_nhwc", average_pool(3, 1, "SAME"), True, "mean of 3x3 pixels around each"),
     ("maxpool_grad_2x2_nhwc", gradient(max_pool(2, 2)), True, "its gradient, no pixel in two"),
