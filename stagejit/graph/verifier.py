@@ -34,8 +34,10 @@ def verify(graph: Graph, *, changed_only: bool = False) -> None:
     if changed_only and _is_as_verified(graph):
         return
     _verify_shape_of_graph(graph)
+    owners: dict[Graph, Op] = {}
     for op in graph.nx:
         try:
+            _verify_owners(op, owners)
             _verify_edges(graph, op)
             _verify_types(op)
             _verify_attributes(op)
@@ -128,6 +130,15 @@ def _is_plain(value: Any) -> bool:
     if isinstance(value, tuple):
         return all(_is_plain(item) for item in value)
     return value is None or isinstance(value, _PLAIN)
+
+
+def _verify_owners(op: Op, owners: dict[Graph, Op]) -> None:
+    """Whoever changes a body changes the operands of the op that has it, and of no other."""
+    known = op.definition
+    for body in known.bodies(op) if known.has_bodies and not known.is_dispatch else ():
+        other = owners.setdefault(body, op)
+        if other is not op:
+            raise VerificationError(f"{body.name} is a body of {other}, too")
 
 
 def _verify_bodies(op: Op, changed_only: bool) -> None:

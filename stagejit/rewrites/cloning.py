@@ -1,12 +1,14 @@
 """Parts of a graph built again, elsewhere or with other inputs: how bodies change.
 
 Input: values of a graph, and what their leaves become. Output: clones in a graph. Invariant: the
-original is left as it was; clones keep attributes and locations.
+original is left as it was; clones keep attributes and locations, and have bodies of their own, for
+a rewrite changes these in place, together with the operands of one op.
 """
 
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping, Sequence, Set
+from typing import Any
 
 import networkx as nx
 
@@ -45,9 +47,33 @@ def appended(graph: Graph, ops: Iterable[Op], known: Mapping[Value, Value]) -> d
             [made[value] for value in op.operands],
             [result.type for result in op.results],
             op.loc,
-            **op.attrs,
+            **own_attributes(op),
         )
         made.update(zip(op.results, clone.results, strict=True))
+    return made
+
+
+def own_attributes(op: Op) -> Mapping[str, Any]:
+    """Attributes for a clone of an op that stays: its bodies are other graphs."""
+    known = op.definition
+    if not known.has_bodies or known.with_bodies is None:
+        return op.attrs
+    return {**op.attrs, **known.with_bodies([_twin(body) for body in known.bodies(op)])}
+
+
+def _twin(body: Graph) -> Graph:
+    """An equal graph, of whose inputs the same is known."""
+    made = Graph(body.name)
+    known = {
+        value: made.add_input(name, value.type, donated=donated, bound=bound)
+        for value, name, donated, bound in zip(
+            body.inputs, body.input_names, body.donated, body.bound, strict=True
+        )
+    }
+    made.weights = {known[value]: weight for value, weight in body.weights.items()}
+    made.sliced = {known[value] for value in body.sliced}
+    known = appended(made, body.ops(), known)
+    made.set_outputs([known[value] for value in body.outputs])
     return made
 
 

@@ -81,6 +81,14 @@ def unordered_effects(graph: Graph) -> None:
         graph.add("delegate", (), [TOKEN], equation=None, reason="print", effects=("io",))
 
 
+def body_of_two(graph: Graph) -> None:
+    body = Graph("body")
+    body.set_outputs([body.add_input("carry0", TYPE, donated=True)])
+    attrs = {"body": body, "condition": None, "trip": 2, "carries": 1, "xs": 0, "reverse": False}
+    for _ in range(2):
+        graph.add("loop", graph.inputs, TYPE, **attrs)
+
+
 def test_a_foreign_value_is_found_where_nobody_has_asked_for_edges() -> None:
     graph = small()
     foreign_value(graph)
@@ -102,6 +110,7 @@ def test_a_foreign_value_is_found_where_nobody_has_asked_for_edges() -> None:
         (forgotten_name, "differ in number"),
         (unknown_input, "input ops differ"),
         (unordered_effects, "does not take the token"),
+        (body_of_two, "body is a body of"),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )

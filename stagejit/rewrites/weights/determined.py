@@ -7,12 +7,12 @@ the same in every iteration; a weight that is carried is not.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.ops.control import bodies_of, unchanging
+from stagejit.rewrites.cloning import own_attributes
 
 
 @dataclass
@@ -28,17 +28,15 @@ class Determined:
     @classmethod
     def of(cls, graph: Graph, weights: Iterable[Value]) -> Determined:
         found = cls(graph, {value: frozenset({value}) for value in weights})
-        shared = Counter(map(id, _bodies(graph)))
-        found._look(graph, {number for number, count in shared.items() if count > 1})
+        found._look(graph)
         return found
 
-    def _look(self, graph: Graph, shared: Container[int]) -> None:
-        """shared: bodies that several ops have, whose inputs stand for several values."""
+    def _look(self, graph: Graph) -> None:
         for op in graph.ops():
             if is_pure(op) and all(operand in self.leaves for operand in op.operands):
                 of = frozenset[Value]().union(*(self.leaves[x] for x in op.operands))
                 self.leaves.update(dict.fromkeys(op.results, of))
-            elif op.definition.has_bodies and not any(id(b) in shared for b in bodies_of(op)):
+            elif op.definition.has_bodies:
                 self.entered.add(op)
                 for at, inputs in unchanging(op).items():
                     operand = op.operands[at]
@@ -46,7 +44,7 @@ class Determined:
                         self.leaves[inner] = self.leaves[operand]
                         self.outside[inner] = operand
                 for body in bodies_of(op):
-                    self._look(body, shared)
+                    self._look(body)
 
     def source(self, value: Value) -> Value:
         """What it is outside of all bodies to which it is handed."""
@@ -115,17 +113,10 @@ def cloned_out(graph: Graph, value: Value, known: Mapping[Value, Value], of: Det
             op = source.op
             operands = [made[of.source(x)] for x in op.operands]
             types = [result.type for result in op.results]
-            clone = graph.add(op.kind, operands, types, op.loc, **op.attrs)
+            clone = graph.add(op.kind, operands, types, op.loc, **own_attributes(op))
             made.update(zip(op.results, clone.results, strict=True))
             pending.pop()
     return made[of.source(value)]
-
-
-def _bodies(graph: Graph) -> Iterator[Graph]:
-    for op in graph.ops():
-        for body in bodies_of(op):
-            yield body
-            yield from _bodies(body)
 
 
 def is_pure(op: Op) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -168,3 +169,52 @@ def test_dont_make_what_grows() -> None:
     params = {"g": array(200)}
     bound = stagejit.bind(f, params, options=Options(verify=True))
     assert max(b.nbytes for b in bound.plan(array(8, 200)).buffers if b.kind == "weight") == 800
+
+
+def array_of_the_body(kind: str) -> Array:
+    """Of constants alone, so that it becomes an array of constants in a body."""
+    counted = jnp.arange(24.0)
+    return {
+        "sum": jnp.cumsum(counted) / 300,
+        "square": counted**2 / 600,
+        "row": jnp.eye(24)[3] / 4 + 0.5,
+    }[kind]
+
+
+@pytest.mark.parametrize("kind", ["sum", "square", "row"])
+@pytest.mark.parametrize("form", ["counted", "scanned", "while", "branch", "nested"])
+def test_several_values_of_one_loop_are_made_each_with_a_body_of_its_own(
+    form: str, kind: str
+) -> None:
+    """Kernels of one are made from its body, which is changed for that."""
+
+    def step(c: Any) -> tuple[Array, Array]:
+        return jnp.sin(c[0]) * array_of_the_body(kind) + c[1], jnp.cos(c[1]) + array_of_the_body(
+            kind
+        )
+
+    def f(params: Any, x: Array) -> Any:
+        start = params["w"], params["v"]
+        if form == "counted":
+            made = lax.fori_loop(0, 3, lambda i, c: step(c), start)
+        elif form == "scanned":
+            made = lax.scan(lambda c, w: (step((c[0], c[1] + w)), None), start, params["w"][:3])[0]
+        elif form == "while":
+            made = lax.while_loop(
+                lambda c: c[0] < 3, lambda c: (c[0] + 1, *step(c[1:])), (jnp.int32(0), *start)
+            )[1:]
+        elif form == "branch":
+            made = lax.cond(params["g"][0] > 0, step, lambda c: (c[1], c[0]), start)
+        else:
+            made = lax.fori_loop(
+                0, 2, lambda i, c: lax.fori_loop(0, 2, lambda j, c: step(c), c), start
+            )
+        return x @ made[0], x @ made[1]
+
+    params, x = parameters(), array(8, 24)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        bound = stagejit.bind(f, params, options=Options(verify=True))
+        assert_close(bound(x), f(params, x))
+        bound.update(parameters() | {"w": params["v"]})
+        assert_close(bound(x), f(params | {"w": params["v"]}, x))
