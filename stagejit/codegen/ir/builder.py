@@ -10,9 +10,10 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from stagejit.codegen.ir.folding import folded_comparison, never_runs, simplified
+from stagejit.codegen.ir.folding import folded_comparison, simplified
 from stagejit.codegen.ir.hoisting import Hoisting
 from stagejit.codegen.ir.nodes import I1, I64, Buffer, Callee, Type, Value
+from stagejit.codegen.ir.sums import regrouped, trips
 
 Number = int | float | bool
 Operand = Value | Number
@@ -77,10 +78,10 @@ class Builder(Hoisting):
     def const(self, number: Number, type: Type = I64) -> Value:
         """A constant of `type`; a vector type gives a splat. Floats round to the type."""
         number = float(number) if type.is_float else int(number)
-        key = number.hex() if isinstance(number, float) else repr(number)
+        key = number.hex() if isinstance(number, float) else number  # zeros have signs
         known = self._constants.get((type, key))
         if known is None:
-            known = self._constants[type, key] = self._pure("const", (), type, value=key)
+            known = self._constants[type, key] = self._pure("const", (), type, value=str(key))
             known.const = number
         return known
 
@@ -106,7 +107,7 @@ class Builder(Hoisting):
             return None
         found = simplified(opcode, x.const, y.const)
         if found is None:
-            return None
+            return None if x.type.lanes else regrouped(opcode, x, y)
         return self.const(found, x.type) if isinstance(found, int) else (x, y)[found == "second"]
 
     def unary(self, opcode: str, a: Value) -> Value:
@@ -121,7 +122,12 @@ class Builder(Hoisting):
         elements folds."""
         x, y = self._unify((a, b))
         opcode = (_FLOAT_NAMES if x.type.is_float else _INT_NAMES).get(opcode, opcode)
-        return self._folded(opcode, x, y) or self._pure(opcode, (x, y), x.type)
+        folded = self._folded(opcode, x, y)
+        if folded is not None:
+            return folded
+        if y.const is None and x.const is not None and opcode in ("add", "mul"):
+            x, y = y, x
+        return self._pure(opcode, (x, y), x.type)
 
     def fma(self, a: Operand, b: Operand, c: Operand, *, exact: bool = False) -> Value:
         """a * b + c, rounded once. A target without it lowers to mul and add or, where `exact`
@@ -272,30 +278,31 @@ class Builder(Hoisting):
         carried: Sequence[Value],
         body: Callable[..., Sequence[Value] | None],
         *,
-        runs: bool | None = None,
+        runs: bool = False,
         unrolled: bool = False,
     ) -> tuple[Value, ...]:
         """`for i in range(lo, hi, step): carried = body(i, *carried)`; returns the final values.
 
-        runs: True where at least one iteration is certain; found by itself for constant bounds.
+        runs: True where at least one iteration is certain; found by itself where the bounds are a
+            constant apart. A loop of one iteration is that iteration.
         unrolled: a compiler of the text should write each iteration out, so that what is on the
         stack may lie in registers.
         """
         start, stop, stride = (self.as_value(v, I64) for v in (lo, hi, step))
-        bounds = (start.const, stop.const, stride.const)
-        if None not in bounds and never_runs(*map(int, bounds)):  # type: ignore[arg-type]
+        count = trips(start, stop, stride)
+        if count == 0:
             return tuple(carried)
-        if runs is None:
-            known = start.const is not None and stop.const is not None
-            runs = known and start.const < stop.const  # type: ignore[operator]
-        with self._nested(bool(runs), is_loop=True) as block:
+        if count == 1:
+            return tuple(body(start, *carried) or ())
+        runs = runs or count is not None
+        with self._nested(runs, is_loop=True) as block:
             block.args = tuple(self._value(t, block) for t in (I64, *(c.type for c in carried)))
             block.yields = tuple(body(*block.args) or ())
         wanted, types = [c.type for c in carried], [y.type for y in block.yields]
         if types != wanted:
             raise TypeError(f"loop carries {wanted}, body returned {types}")
         operands = (start, stop, stride, *carried)
-        attrs = {"runs": bool(runs), **({"unrolled": True} if unrolled else {})}
+        attrs = {"runs": runs, **({"unrolled": True} if unrolled else {})}
         return self._put("for", operands, types, attrs, (block,))
 
     def if_(

@@ -29,9 +29,9 @@ def simplified(
     """`opcode x, y` of operands of which None is not known: a number, or which of them it is.
     Divisions fold where the dividend is not negative and the divisor is positive."""
     if isinstance(x, int) and isinstance(y, int):
-        a, b = _wrapped(x), _wrapped(y)
+        a, b = wrapped(x), wrapped(y)
         if opcode in _ARITHMETIC:
-            return _wrapped(_ARITHMETIC[opcode](a, b))
+            return wrapped(_ARITHMETIC[opcode](a, b))
         if opcode in _DIVISIONS and a >= 0 and b > 0:
             return _DIVISIONS[opcode](a, b)
     if y is not None and y == _SECOND.get(opcode):
@@ -48,16 +48,9 @@ def folded_comparison(predicate: str, a: int, b: int) -> bool | None:
     if predicate.startswith("u"):
         return None
     compare: Callable[[int, int], bool] = getattr(operator, predicate[-2:])
-    return compare(_wrapped(a), _wrapped(b))
+    return compare(wrapped(a), wrapped(b))
 
 
-def never_runs(start: int, stop: int, step: int) -> bool:
-    """Whether a loop has no iteration. One that does not end has some: the verifier refuses it."""
-    start, stop, step = _wrapped(start), _wrapped(stop), _wrapped(step)
-    if not step:
-        return False
-    return start >= stop if step > 0 else start <= stop
-
-
-def _wrapped(number: int) -> int:
+def wrapped(number: int) -> int:
+    """A number as 64 bits have it, with a sign."""
     return (number + (1 << 63)) % (1 << 64) - (1 << 63)

@@ -30,7 +30,7 @@ class Hoisting:
         self._buffers: list[Buffer] = []
         self._params: list[Value] = []
         self._scratch_nbytes = 0
-        self._constants: dict[tuple[Type, str], Value] = {}
+        self._constants: dict[tuple[Type, str | int], Value] = {}
         self.callees: dict[Any, Callee] = {}
         self.body = Block()
         self.block = self.body

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from stagejit.types import DType
 
@@ -23,9 +23,9 @@ _MANTISSAS = {"f16": 10, "bf16": 7, "f32": 23, "f64": 52}
 _INTS = {"i1": 1, "i8": 8, "i16": 16, "i32": 32, "i64": 64}
 
 
-@dataclass(frozen=True)
-class Type:
-    """An element type and a number of lanes; `lanes == 0` is a scalar."""
+class Type(NamedTuple):
+    """An element type and a number of lanes; `lanes == 0` is a scalar. A tuple, since each op is
+    looked up by its type."""
 
     elem: str
     lanes: int = 0
@@ -33,7 +33,8 @@ class Type:
     def __str__(self) -> str:
         return f"<{self.lanes} x {self.elem}>" if self.lanes else self.elem
 
-    __repr__ = __str__
+    def __repr__(self) -> str:
+        return str(self)
 
     @property
     def is_float(self) -> bool:
@@ -224,10 +225,9 @@ def numbering_key(
     """Equal for ops that give equal values."""
     key: tuple[Any, ...] = (opcode, type, *[operand.id for operand in operands])
     if attrs:
-        key += tuple(
-            (name, id(value) if isinstance(value, Buffer) else value)
-            for name, value in sorted(attrs.items())
-        )
+        for name in sorted(attrs) if len(attrs) > 1 else attrs:
+            value = attrs[name]
+            key += (name, id(value) if isinstance(value, Buffer) else value)
     return key
 
 

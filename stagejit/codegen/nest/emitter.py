@@ -225,7 +225,7 @@ class Emitter:
             return self._registers(carried)
 
         registers = self._registers(carried)
-        last = self.b.loop(start, stop, step, registers, iteration, runs=runs or None)
+        last = self.b.loop(start, stop, step, registers, iteration, runs=runs)
         self._carry(outside, carried, last)
 
     def _guarded(

@@ -117,7 +117,8 @@ class StepCosts:
             work += count * reading.widening
             if nbytes < reading.short_nbytes:
                 stall = max(stall, reading.short_stall)
-            waits += reading.waits if self.is_short(points) else 0.0
+            if reading.waits and self.is_short(points):
+                waits += reading.waits
             # Twice as long as what a step waits for hides all, as seen on Zen 4 with AVX-512.
             hidden = work / self.fma_rate > 2 * (_TLB_MISS + nbytes / self.target.line_nbytes)
             far |= reading.far and not hidden

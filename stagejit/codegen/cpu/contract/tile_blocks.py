@@ -54,7 +54,18 @@ class NoTileError(Exception):
 def choose(problem: Problem) -> Ranked[Tiling]:
     """The cheapest tiling; any other would be as right. Raises NoTileError."""
     lanes = _lane_choices(problem.nest, problem.sources)
-    complete = [tiling for lane in lanes for tiling in BlockSearch(problem, lane).complete()]
+    searches = [BlockSearch(problem, lane) for lane in lanes]
+    proposed = [(search, tiling) for search in searches for tiling in search.candidates()]
+    bounds = [search.at_least(tiling) for search, tiling in proposed]
+    found: dict[int, Tiling] = {}
+    for at in sorted(range(len(proposed)), key=bounds.__getitem__):
+        # What is told of are the best two: blocks only add to what the others cost.
+        best = sorted(tiling.cycles for tiling in found.values())[:2]
+        if len(best) == 2 and bounds[at] > best[1]:
+            break
+        search, tiling = proposed[at]
+        found[at] = search.complete(tiling)
+    complete = [found[at] for at in sorted(found)]
     if not complete:
         registers = problem.target.vector_registers
         raise NoTileError(f"no tile of {problem.only} fits its axes and {registers} registers")
@@ -77,21 +88,22 @@ class BlockSearch(TileSearch):
         self.stored = problem.stored
         self.direct = problem.plain and is_direct(problem.nest, lane, problem.stored)
 
-    def complete(self) -> list[Tiling]:
-        """Each tile in blocks and items; what these make of packing and storing joins the cost."""
-        found = []
-        for tiling in self.candidates():
-            tiling = self._with_items(self._with_blocks(tiling))
-            moved = sum(
-                tiling.items
-                * tiling.k_blocks
-                * source.box(tiling.extents)
-                * self._pack_cycles(source, tiling, packs)
-                for source, packs in zip(self.sources, tiling.pack, strict=True)
-            )
-            cycles, near = tiling.cycles + moved + self._store_cycles(), self._near(tiling)
-            found.append(replace(tiling, cycles=cycles, near=near, next_tile=self._next(tiling)))
-        return found
+    def at_least(self, tiling: Tiling) -> float:
+        """What a tile costs in any blocks."""
+        return tiling.cycles + self._store_cycles()
+
+    def complete(self, tiling: Tiling) -> Tiling:
+        """A tile in blocks and items; what these make of packing joins the cost, as storing."""
+        tiling = self._with_items(self._with_blocks(tiling))
+        moved = sum(
+            tiling.items
+            * tiling.k_blocks
+            * source.box(tiling.extents)
+            * self._pack_cycles(source, tiling, packs)
+            for source, packs in zip(self.sources, tiling.pack, strict=True)
+        )
+        cycles, near = self.at_least(tiling) + moved, self._near(tiling)
+        return replace(tiling, cycles=cycles, near=near, next_tile=self._next(tiling))
 
     def _near(self, tiling: Tiling) -> int:
         """How many steps ahead tiles fetch vectors that follow each other in the second cache: not

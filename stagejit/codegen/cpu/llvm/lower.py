@@ -180,6 +180,8 @@ class _Lowering:
             effect = _EFFECTS.get(op.opcode)
             if effect is not None:
                 effect(self, op)
+            elif (number := _added(op)) is not None:
+                self.e.bind_sum(op.results[0], op.operands[0], number)
             else:
                 self.e.bind(op.results[0], lower_pure(self.e, op))
 
@@ -201,11 +203,12 @@ class _Lowering:
         for arg, name in zip(block.args, names, strict=True):
             e.bind(arg, name)
         phis = len(e.lines)  # the phis need values that the body is yet to define
-        self._block(block)
-        following = e.binary("add nsw", names[0], step)
+        with e.scope():
+            self._block(block)
+            following = e.binary("add nsw", names[0], step)
+            last = [following, *(e.ref(y) for y in block.yields)]
         latch = e.block
         e.branch(e.compare(predicate, following, stop), body, done, ", !llvm.loop !2")
-        last = [following, *(e.ref(y) for y in block.yields)]
         e.lines[phis:phis] = [
             f"  {name.text} = phi {type_text(name.type)} [ {first.text}, %{before} ], "
             f"[ {again.text}, %{latch} ]"
@@ -213,8 +216,8 @@ class _Lowering:
         ]
         e.start(done)
         for result, first, again in zip(op.results, initial, last[1:], strict=True):
-            incoming = [(again, latch)] if op.attrs["runs"] else [(first, before), (again, latch)]
-            e.bind(result, e.phi(result.type, incoming))
+            met = op.attrs["runs"]
+            e.bind(result, again if met else e.phi(again.type, [(first, before), (again, latch)]))
 
     def _if(self, op: Op) -> None:
         e = self.e
@@ -224,12 +227,21 @@ class _Lowering:
         ends = []
         for label, block in zip((then, otherwise), op.blocks, strict=True):
             e.start(label)
-            self._block(block)
-            ends.append((e.block, [e.ref(y) for y in block.yields]))
+            with e.scope():
+                self._block(block)
+                ends.append((e.block, [e.ref(y) for y in block.yields]))
             e.jump(done)
         e.start(done)
         for position, result in enumerate(op.results):
             e.bind(result, e.phi(result.type, [(values[position], end) for end, values in ends]))
+
+
+def _added(op: Op) -> int | None:
+    """The constant of an index that is a sum with one."""
+    if op.opcode != "add" or op.results[0].type != I64:
+        return None
+    number = op.operands[1].const
+    return None if number is None else int(number)
 
 
 _EFFECTS: dict[str, Callable[[_Lowering, Op], None]] = {

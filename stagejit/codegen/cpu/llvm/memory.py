@@ -24,7 +24,7 @@ from typing import Any
 
 from stagejit.codegen.cpu.llvm.shadow import clear_marks, marks_broken
 from stagejit.codegen.cpu.llvm.text import POINTER, Emitter, Ref, type_text
-from stagejit.codegen.ir.nodes import I1, I64, Buffer, Op, Type
+from stagejit.codegen.ir.nodes import I1, I64, Buffer, Op, Type, Value
 
 READONLY, MUTABLE = "readonly", "mutable"
 
@@ -50,10 +50,10 @@ class Memory:
         buffer, access = op.attrs["buffer"], op.results[0].type
         index, mask = self._index_and_mask(op, 0)
         if buffer in self.limits:
-            loaded = self._checked(buffer, access, None, index, mask)
+            loaded = self._checked(buffer, access, None, self.e.ref(index), mask)
         else:
-            index = self._in_scratch(buffer, access, index, mask, writes=False)
-            loaded = self._load(buffer, access, index, mask, op.attrs)
+            at = self._place(buffer, access, index, mask, writes=False)
+            loaded = self._load(buffer, access, at, mask, op.attrs)
         self.e.bind(op.results[0], loaded)
 
     def write(self, op: Op) -> None:
@@ -61,10 +61,10 @@ class Memory:
         buffer, value = op.attrs["buffer"], self.e.ref(op.operands[0])
         index, mask = self._index_and_mask(op, 1)
         if buffer in self.limits:
-            self._checked(buffer, value.type, value, index, mask)
+            self._checked(buffer, value.type, value, self.e.ref(index), mask)
         else:
-            index = self._in_scratch(buffer, value.type, index, mask, writes=True)
-            self._store(buffer, value, index, mask, op.attrs)
+            at = self._place(buffer, value.type, index, mask, writes=True)
+            self._store(buffer, value, at, mask, op.attrs)
 
     def forget(self, op: Op) -> None:
         """The marks of a `once` buffer are taken away."""
@@ -74,56 +74,64 @@ class Memory:
 
     def prefetch(self, op: Op) -> None:
         buffer: Buffer = op.attrs["buffer"]
-        pointer = self.e.pointer(self.bases[buffer], buffer.elem, self.e.ref(op.operands[0]))
+        pointer = self.e.place(self.bases[buffer], buffer.elem, op.operands[0])
         hints = [f"i32 {int(op.attrs['write'])}", f"i32 {op.attrs['locality']}", "i32 1"]
         self.e.effect("prefetch.p0", [pointer, *hints])
 
-    def _index_and_mask(self, op: Op, at: int) -> tuple[Ref, Ref | None]:
+    def _index_and_mask(self, op: Op, at: int) -> tuple[Value, Ref | None]:
         rest = op.operands[at:]
         mask = self.e.ref(rest[1]) if len(rest) > 1 else None
         if mask is not None and mask.text in ("true", "splat (i1 true)"):
             mask = None
-        return self.e.ref(rest[0]), mask
+        return rest[0], mask
+
+    def _place(
+        self, buffer: Buffer, access: Type, index: Value, mask: Ref | None, *, writes: bool
+    ) -> Ref:
+        """The pointer of an access that is not to an argument, or not checked."""
+        e, base = self.e, self.bases[buffer]
+        if not self.scratch_fault or buffer.space != "scratch":
+            return e.place(base, buffer.elem, index)
+        inside = self._in_scratch(buffer, access, e.ref(index), mask, writes=writes)
+        return e.pointer(base, buffer.elem, inside)
 
     # ---------------------------------------------------------------- plain accesses
 
     def _load(
-        self, buffer: Buffer, access: Type, index: Ref, mask: Ref | None, attrs: dict[str, Any]
+        self, buffer: Buffer, access: Type, pointer: Ref, mask: Ref | None, attrs: dict[str, Any]
     ) -> Ref:
         e, moved, hints = self.e, _moved(access), self._hints(buffer, attrs)
         alignment = attrs.get("alignment", access.bits // 8)
-        pointer = e.pointer(self.bases[buffer], buffer.elem, index)
         plain = f"load {type_text(moved)}, {pointer}, align {alignment}{hints}"
-        if mask is None and not index.type.lanes:
+        if mask is None and not pointer.type.lanes:
             loaded = e.op(plain + (", !invariant.load !0" if buffer.readonly else ""), moved)
         elif mask is not None and not access.lanes:
             loaded = self._when(mask, moved, lambda: e.op(plain, moved))
         else:
-            name = "masked.gather" if index.type.lanes else "masked.load"
+            name = "masked.gather" if pointer.type.lanes else "masked.load"
             zeros = Ref(moved, "zeroinitializer")
             args: list[Ref | str] = [pointer, f"i32 {alignment}", mask or _all_on(access), zeros]
             loaded = e.call(name, moved, args, [moved, pointer.type], hints=hints)
         return e.cast("bitcast", loaded, access)
 
     def _store(
-        self, buffer: Buffer, value: Ref, index: Ref, mask: Ref | None, attrs: dict[str, Any]
+        self, buffer: Buffer, value: Ref, pointer: Ref, mask: Ref | None, attrs: dict[str, Any]
     ) -> None:
         e, hints = self.e, self._hints(buffer, attrs)
         alignment = attrs.get("alignment", value.type.bits // 8)
-        pointer = e.pointer(self.bases[buffer], buffer.elem, index)
         value = e.cast("bitcast", value, _moved(value.type))
         plain = f"store {value}, {pointer}, align {alignment}{hints}"
         e.uses_nontemporal |= attrs.get("nontemporal", False)
-        if mask is None and not index.type.lanes:
+        if mask is None and not pointer.type.lanes:
             e.line(plain)
         elif mask is not None and not value.type.lanes:
             self._when(mask, None, lambda: e.line(plain))
-        elif mask and not index.type.lanes and _is_first_lane(mask):
+        elif mask and not pointer.type.lanes and _is_first_lane(mask):
             # LLVM 22 stores the one element of a truncated vector untruncated, over its neighbours.
             first = e.op(f"extractelement {value}, i64 0", value.type.with_lanes(0))
             e.line(f"store {first}, {pointer}, align {alignment}{hints}")
         else:
-            name = "masked.scatter" if index.type.lanes else "masked.store"
+            name = "masked.scatter" if pointer.type.lanes else "masked.store"
             lanes = mask or _all_on(value.type)
             args: list[Ref | str] = [value, pointer, f"i32 {alignment}", lanes]
             e.effect(name, args, [value.type, pointer.type], hints=hints)
@@ -159,9 +167,10 @@ class Memory:
         if mask is not None:
             inside, outside = e.binary("and", inside, mask), e.binary("and", outside, mask)
         self._report(e.any(outside), buffer.index + 1)
+        pointer = e.pointer(self.bases[buffer], buffer.elem, index)
         if value is None:
-            return self._load(buffer, access, index, inside, {})
-        self._store(buffer, value, index, inside, {})
+            return self._load(buffer, access, pointer, inside, {})
+        self._store(buffer, value, pointer, inside, {})
         return value
 
     def _in_scratch(
@@ -169,8 +178,6 @@ class Memory:
     ) -> Ref:
         """The index of an access to scratch, 0 where the access leaves the buffer; reports that,
         and what breaks the rule of a `once` buffer."""
-        if not self.scratch_fault or buffer.space != "scratch":
-            return index
         e = self.e
         if index.type.lanes:
             lanes, width = index.type.lanes, 1

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import ml_dtypes
 import numpy as np
 
-from stagejit.codegen.ir.nodes import I1, Type, Value
+from stagejit.codegen.ir.nodes import I1, I64, Type, Value
 from stagejit.codegen.target import Target
 from stagejit.errors import InternalError
 
@@ -85,6 +86,9 @@ class Emitter:
         self.block = "entry"
         self.uses_nontemporal = False
         self._refs: dict[Value, Ref] = {}
+        self._sums: dict[Value, tuple[Value, int]] = {}  # which are not written yet
+        self._places: dict[tuple[str, Type, Value], Ref] = {}
+        self._scopes: list[tuple[list[Value], list[tuple[str, Type, Value]]]] = [([], [])]
         self._count = 0
 
     # ---------------------------------------------------------------- values of the loop-nest IR
@@ -93,13 +97,37 @@ class Emitter:
         """The operand for a value: its literal if it is a constant."""
         known = self._refs.get(value)
         if known is None:
-            if value.const is None:
+            if value.const is not None:
+                known = Ref(value.type, literal(value.const, value.type))
+            elif value in self._sums:
+                rest, number = self._sums[value]
+                known = self.binary("add", self.ref(rest), number)
+                self._scopes[-1][0].append(value)
+            else:
                 raise InternalError(f"{value} is used before it is made", step="llvm")
-            known = self._refs[value] = Ref(value.type, literal(value.const, value.type))
+            self._refs[value] = known
         return known
 
     def bind(self, value: Value, ref: Ref) -> None:
         self._refs[value] = ref
+
+    def bind_sum(self, value: Value, rest: Value, number: int) -> None:
+        """A sum with a constant: it is written where it is wanted, as most are addresses, of which
+        the constant is a displacement."""
+        self._sums[value] = rest, number
+
+    @contextmanager
+    def scope(self) -> Iterator[None]:
+        """What is written only where it is wanted does not leave this."""
+        self._scopes.append(([], []))
+        try:
+            yield
+        finally:
+            values, places = self._scopes.pop()
+            for value in values:
+                del self._refs[value]
+            for place in places:
+                del self._places[place]
 
     # ---------------------------------------------------------------- lines
 
@@ -209,6 +237,21 @@ class Emitter:
 
     def any(self, mask: Ref) -> Ref:
         return self.call("vector.reduce.or", I1, [mask], [mask.type]) if mask.type.lanes else mask
+
+    def place(self, base: Ref, elem: Type, index: Value) -> Ref:
+        """As `pointer`; the elements a constant apart from each other share an address."""
+        rest, number = self._sums.get(index, (index, 0))
+        if index.type.lanes or index.const is not None:
+            return self.pointer(base, elem, self.ref(index))
+        key = (base.text, elem, rest)
+        known = self._places.get(key)
+        if known is None:
+            known = self._places[key] = self.pointer(base, elem, self.ref(rest))
+            self._scopes[-1][1].append(key)
+        if not number:
+            return known
+        offset = literal(number * elem.bits // 8, I64)
+        return self.op(f"getelementptr i8, {known}, i64 {offset}", POINTER)
 
     def pointer(self, base: Ref, elem: Type, index: Ref) -> Ref:
         """To the element of `base` at `index`; a vector of pointers for a vector of indices."""

@@ -189,3 +189,37 @@ def test_a_large_kernel_has_no_calls(assembly: Assembly, target: Target) -> None
     text = assembly(b.finish(), target)
     opcodes: set[Any] = {line.split()[0] for line in text.splitlines() if line[:1] == "\t"}
     assert not {"call", "callq", "bl", "blr"} & opcodes
+
+
+def test_elements_a_constant_apart_share_an_address() -> None:
+    b = Builder()
+    x, y = b.buffer("x", F32, readonly=True), b.buffer("y", F32)
+
+    def body(i: Value) -> None:
+        for column in range(4):
+            b.store(b.load(x, i * 4 + column), y, (i + column) * 4)
+
+    b.loop(b.lo, b.hi, 1, [], body)
+    text = lower(b.finish(), "k", Target.host())
+    assert text.count("getelementptr float") == 2
+    assert text.count("getelementptr i8") == 2 * 3
+    assert " = add i64" not in text  # nobody wants them as numbers
+
+
+def test_a_sum_is_written_in_each_arm_that_wants_it(run_kernel: Run) -> None:
+    """Arms do not see each other, nor what follows them."""
+    b = Builder()
+    x, out = b.param(), b.buffer("out", I64)
+    more = x + 5
+    for at in (0, 1):
+        condition = b.compare("eq", x, at)
+        (chosen,) = b.if_(condition, lambda: [more * x], lambda: [more - x * x])
+        b.store(chosen, out, at)
+    (total,) = b.loop(0, x, 1, [b.const(0)], lambda i, total: [total + more])
+    b.store(total, out, 2)
+    b.store(more, out, 3)
+    for x_now in (0, 1, 3):
+        found = np.zeros(4, np.int64)
+        run_kernel(b.finish(), [found], [x_now], 0, 1)
+        sums = [(5 + x_now) * x_now if x_now == at else 5 + x_now - x_now**2 for at in (0, 1)]
+        assert list(found) == [*sums, x_now * (x_now + 5), x_now + 5]
