@@ -1,14 +1,14 @@
 """`Source`: an operand of a contraction nest, and where it lies in memory.
 
 Input: a region, an operand of a nest of it. Output: a `Source`. Invariant: plain data; it has an
-offset only where every element is simply read.
+offset only where every element is simply read, or made of one that is.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from stagejit.codegen.closed import ClosedRegion
 from stagejit.codegen.contraction.nest import Operand
@@ -19,6 +19,7 @@ from stagejit.index.affine import Affine, Index, Var
 from stagejit.types import DType, bf16, f16, f32, i8, i16, u8, u16
 
 NOWHERE = Affine()
+_FEW_OPERATIONS = 6  # of an element, evaluated by each tile that uses it: of half a byte, three
 _WITHIN_F32 = frozenset({bf16, f16, i8, i16, u8, u16})
 
 
@@ -30,12 +31,15 @@ class Source(Operand):
     it may be packed. memory: the same in terms of the variables of its index, borders aside; None
     where it is not simply read. starts: what a call adds to both, in terms of variables that stand
     at scalars, see `Elements.started`. leaf: what it is read of, perhaps in a type of fewer bits.
+    operations: of an element that is made of a single one of fewer bits, which is at the offset,
+    beside its conversion; 0 where it is simply read. A tile may evaluate it.
     """
 
     offset: Affine | None = None
     memory: Affine | None = None
     starts: Affine = NOWHERE
     leaf: Value | None = None
+    operations: int = 0
 
     @property
     def dtype(self) -> DType:
@@ -61,7 +65,8 @@ def source_of(region: ClosedRegion, operand: Operand) -> Source:
     value, exact = operand.value, operand.exact_index
     leaf = _leaf(region, value)
     if leaf is None:
-        return Source(value, operand.index, operand.windows, operand.border)
+        plain = Source(value, operand.index, operand.windows, operand.border)
+        return plain if operand.windows else _made_of_one(region, plain)
     offset = None if exact is None else _place(region, value, exact)[0]
     memory, starts = _place(region, value, operand.index)
     return Source(
@@ -81,6 +86,38 @@ def _leaf(region: ClosedRegion, value: Value) -> Value | None:
             return None
         value = value.op.operands[0]
     return found
+
+
+def _made_of_one(region: ClosedRegion, source: Source) -> Source:
+    """A source whose elements are made of one element each, in a type of fewer bits, where it is
+    that and few operations make them."""
+    footprint = Footprint(region)
+    footprint.value(source.value, source.index)
+    reads = dict.fromkeys(footprint.reads)
+    if len(reads) != 1:
+        return source
+    ((leaf, form),) = reads
+    narrow = leaf.type.dtype.itemsize < source.value.type.dtype.itemsize
+    operations = _operations(leaf, [value for value, _ in footprint.evaluated])
+    if not narrow or not form.loops_only or not 0 < operations <= _FEW_OPERATIONS:
+        return source
+    return replace(source, offset=form, leaf=leaf, operations=operations)
+
+
+def _operations(leaf: Value, evaluated: Sequence[Value]) -> int:
+    """Operations on an element of the leaf and what becomes of it, conversions aside; 0 where one
+    is no usual one. evaluated: each behind what it is made of."""
+    made, total = {leaf}, 0
+    for value in evaluated:
+        if made.isdisjoint(value.op.operands) or value in made:
+            continue
+        definition = value.op.definition
+        if not definition.is_view and not definition.is_elementwise:
+            return 0
+        made.add(value)
+        if definition.is_elementwise and not definition.is_conversion:
+            total += math.ceil(definition.element_flops(value.op))
+    return total
 
 
 class _Reading(Footprint):

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from stagejit.codegen.ir.folding import folded_comparison, simplified
+from stagejit.codegen.ir.folding import folded_comparison, of_positive, positive, simplified
 from stagejit.codegen.ir.hoisting import Hoisting
 from stagejit.codegen.ir.nodes import I1, I64, Buffer, Callee, Type, Value
 from stagejit.codegen.ir.sums import regrouped, trips
@@ -103,8 +103,11 @@ class Builder(Hoisting):
         return [self.as_value(o, widest) for o in operands]
 
     def _folded(self, opcode: str, x: Value, y: Value) -> Value | None:
-        if x.type.is_float or x.type.elem != "i64":
+        if x.type.is_float:
             return None
+        if x.type.elem != "i64":
+            number = of_positive(opcode, x.const, y.const, x.type.bits)
+            return None if number is None else self.const(number, x.type)
         found = simplified(opcode, x.const, y.const)
         if found is None:
             return None if x.type.lanes else regrouped(opcode, x, y)
@@ -167,6 +170,8 @@ class Builder(Hoisting):
         """trunc zext sext fptrunc fpext fptosi fptoui sitofp uitofp bitcast; `fptosi`/`fptoui`
         saturate and send NaN to 0."""
         to = a.type.with_elem(elem)
+        if opcode == "trunc" and (number := positive(a.const, to.bits)) is not None:
+            return self.const(number, to)
         return a if a.type == to else self._pure(opcode, (a,), to)
 
     # ---------------------------------------------------------------- vectors

@@ -43,6 +43,20 @@ def simplified(
     return None
 
 
+def of_positive(opcode: str, x: float | None, y: float | None, bits: int) -> int | None:
+    """A sum or a product of positive numbers of so many bits that is one, too."""
+    if opcode not in ("add", "mul"):
+        return None
+    a, b = positive(x, bits), positive(y, bits)
+    return None if a is None or b is None else positive(_ARITHMETIC[opcode](a, b), bits)
+
+
+def positive(number: float | None, bits: int) -> int | None:
+    """An integer that has so many bits, and needs none for a sign."""
+    is_one = isinstance(number, int) and not isinstance(number, bool)
+    return int(number) if is_one and 0 <= number < 1 << (bits - 1) else None  # type: ignore
+
+
 def folded_comparison(predicate: str, a: int, b: int) -> bool | None:
     """`icmp predicate a, b`; None for unsigned order."""
     if predicate.startswith("u"):

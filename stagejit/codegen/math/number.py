@@ -172,6 +172,8 @@ def _quotient_in_floats(b: Builder, x: Value, y: Value, *, signed: bool) -> Valu
 def shift(b: Builder, opcode: str, x: Value, amount: Value) -> Value:
     """shl, lshr or ashr; an amount of the width or more (read unsigned) shifts everything out."""
     width = x.type.bits
+    if isinstance(amount.const, int) and 0 <= amount.const < width:
+        return b.binary(opcode, x, amount)
     if opcode == "ashr":
         return b.binary("ashr", x, b.binary("umin", amount, width - 1))
     fits = b.compare("lt", amount, width, signed=False)

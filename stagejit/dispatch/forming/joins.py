@@ -119,7 +119,7 @@ def refuse_prologue(state: State, op: Op) -> Refusal | None:
     flops, reason = _chain_flops(state, op)
     if not reason and flops > cost.PROLOGUE_FLOPS:
         reason = f"{flops:g} flops an element, more than once where {product.kind} packs"
-    otherwise = f"evaluated where {product.kind} packs its operand, once an item"
+    otherwise = f"evaluated where {product.kind} packs its operand, once an item, or in its tiles"
     return None if state.accept("fuse-producers", op, reason, otherwise) else Refusal(reason)
 
 

@@ -53,7 +53,8 @@ CHOICES: dict[str, str] = {
     "fetch": "what a register tile of a product asks the caches for before it reads it, where the "
     "prefetchers of a core do not bring it in time",
     "tiles": "results that a block of threads keeps, and the tiles of operands that it reads",
-    "pack": "how an operand of a product is copied into tiles, and how large these are",
+    "pack": "how an operand of a product is copied into tiles, and how large these are, or why it "
+    "is not",
     "zeros": "steps of a product that are left out, because a mask makes an operand zero there",
     "mask": "results of a product that are left out, because a mask lets nobody read them",
     "passes": "tiles of attention that are left out, because a mask of positions leaves nothing",

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from stagejit.codegen.ir.builder import Builder
-from stagejit.codegen.ir.nodes import F32, F64, I1, I32, I64, Function, Op, Value
+from stagejit.codegen.ir.nodes import F32, F64, I1, I8, I32, I64, Function, Op, Value
 from stagejit.codegen.ir.verifier import verify
 
 Run = Callable[..., None]
@@ -286,6 +286,20 @@ def test_folded_numbers_are_what_the_machine_computes(run_kernel: Run, opcode: s
     found = [np.zeros(len(pairs), np.int64) for _ in range(2)]
     run_kernel(b.finish(), [*arrays, *found], [], 0, 1)
     np.testing.assert_array_equal(found[0], found[1])
+
+
+def test_small_positive_numbers_of_few_bits_are_folded() -> None:
+    """What may have a sign, or wrap, is left to the machine."""
+    b = Builder()
+    four, many = b.const(4, I8), b.const(100, I8)
+    assert b.cast("trunc", b.const(100), "i8").const == 100
+    assert b.cast("trunc", b.const(128), "i8").const is None
+    assert b.cast("trunc", b.const(-1), "i8").const is None
+    assert (four * 2).const == 8
+    assert (many + four).const == 104
+    assert (many * 2).const is None
+    assert (many + 28).const is None
+    assert (many + b.const(-4, I8)).const is None
 
 
 @pytest.mark.parametrize("predicate", ["eq", "ne", "lt", "le", "gt", "ge"])

@@ -17,6 +17,8 @@ from functools import cache, partial, reduce
 from operator import and_
 
 from stagejit.codegen.contraction.nest import Nest
+from stagejit.codegen.contraction.sources import Source
+from stagejit.codegen.cpu.contract.evaluated import evaluated
 from stagejit.codegen.cpu.contract.packing import View
 from stagejit.codegen.cpu.contract.tiling import Tiling
 from stagejit.codegen.ir.nodes import Value as Register
@@ -63,10 +65,17 @@ class MicroKernel:
     """The tiles of one nest."""
 
     def __init__(
-        self, emitter: Emitter, tiling: Tiling, operands: tuple[View, View], panel: View, nest: Nest
+        self,
+        emitter: Emitter,
+        tiling: Tiling,
+        operands: tuple[View, View],
+        panel: View,
+        nest: Nest,
+        made: tuple[Source | None, Source | None] = (None, None),
     ) -> None:
+        """made: the operands that are made, element by element, of what the views show."""
         self.emitter, self.b, self.tiling = emitter, emitter.b, tiling
-        self.operands, self.panel = operands, panel
+        self.operands, self.panel, self.evaluated = operands, panel, made
         self.dtype, self.elem = nest.dtype, element_type(nest.dtype)
         self.zero = nest.zero if self.elem.is_float else 0
 
@@ -276,7 +285,7 @@ class SumTile:
         """Loads, then fused multiply-adds, for all combinations of the unrolled axes; equal loads
         are shared between them."""
         kernel, position = self.kernel, self.emitter.elements.position
-        offsets = list(self.starts)
+        offsets, places = list(self.starts), [position.env[loop.var] for loop in loops]
         for loop in loops:
             k = position.env[loop.var]
             offsets = [o + k * move for o, move in zip(offsets, loop.moves, strict=True)]
@@ -290,6 +299,15 @@ class SumTile:
                 self.b.prefetch(view.buffer, at + self._next_tile(view))
             return vmath.convert(self.b, raw, view.dtype, kernel.dtype)
 
+        @cache
+        def evaluate(
+            number: int, at: frozenset[tuple[Var, int]], mask: Register | None
+        ) -> Register:
+            source = kernel.evaluated[number]
+            assert source is not None
+            own = {var: step for var, step in at if var in source.depends}
+            return evaluated(self.emitter, self.tiling, kernel.dtype, source, own, places, mask)
+
         if self.tiling.ahead:
             self._fetch_ahead(offsets)
         if self.tiling.near and loops:
@@ -301,6 +319,8 @@ class SumTile:
                 at = {**steps, **point}
                 a, b = (
                     load(i, view.constant(at), self._read(view, point, tail))
+                    if kernel.evaluated[i] is None
+                    else evaluate(i, frozenset(at.items()), self._read(view, point, tail))
                     for i, view in enumerate(kernel.operands)
                 )
                 current[number] = self._multiply_add(a, b, current[number], tail)

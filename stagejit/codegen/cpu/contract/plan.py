@@ -64,6 +64,7 @@ def make_plan(
     # Who looks for zeros goes along whole rows.
     tiling = replace(ranked.best, panels=zeros is None)
     fetched = (Choice("fetch", tiling.fetches),) if tiling.fetches else ()
+    evaluated = _evaluated(sources, tiling)
     return ContractPlan(
         region,
         nest,
@@ -75,8 +76,18 @@ def make_plan(
         panel,
         masks,
         zeros,
-        (ranked.choice, *fetched, *told, *looked),
+        (ranked.choice, *evaluated, *fetched, *told, *looked),
     )
+
+
+def _evaluated(sources: tuple[Source, Source], tiling: Tiling) -> tuple[Choice, ...]:
+    """What is told of operands that tiles evaluate."""
+    found = []
+    for source, packs, side in zip(sources, tiling.pack, ("left", "right"), strict=True):
+        if source.operations and not packs:
+            how = f"of {source.dtype}, by a conversion and {source.operations} operations"
+            found.append(Choice("pack", f"not the {side} operand: each tile makes it {how}"))
+    return tuple(found)
 
 
 def _is_plain(walk: NestWalk, number: int) -> bool:

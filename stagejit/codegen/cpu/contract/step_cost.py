@@ -19,7 +19,7 @@ from stagejit.index.affine import Var
 
 MOST_STEPS = 512  # of the reduction in a block: rows of the broadcast operand stay in L1
 MOST_STREAMED_STEPS = 64  # where the vector operand comes from memory
-_LATENCY = 4  # cycles until a fused multiply-add's result can be used
+LATENCY = 4  # cycles until a fused multiply-add's result can be used
 _SHORT_NBYTES = 192  # reading less of each row than this defeats the prefetchers
 _SHORT_STALL = 0.2  # part of a step that it costs
 _NEAR_SHORT_STALL = 0.1  # where tiles fetch ahead, or rows lie on few pages
@@ -122,7 +122,7 @@ class StepCosts:
             # Twice as long as what a step waits for hides all, as seen on Zen 4 with AVX-512.
             hidden = work / self.fma_rate > 2 * (_TLB_MISS + nbytes / self.target.line_nbytes)
             far |= reading.far and not hidden
-        arithmetic = max(work, _LATENCY * self.fma_rate) / self.fma_rate
+        arithmetic = max(work, LATENCY * self.fma_rate) / self.fma_rate
         if not any(reading.as_it_lies for reading in readings):
             stall += max(min(second / arithmetic, 1.0) - _FREELY, 0.0) * _BUSY_STALL
         stall += _FAR_STALL if far else 0.0
@@ -142,13 +142,15 @@ class StepCosts:
         in the order of memory."""
         memory = source.memory
         beside = memory is not None and any(memory.coeff(var) == 1 for var in self.nest.reduce)
-        return self.is_widened(source) and not beside
+        return self.is_widened(source) and not source.operations and not beside
 
     def _widening(self, source: Source) -> float:
         """Operations that convert what one load reads: on the ports that multiply."""
         if not self.is_widened(source):
             return 0.0
-        return _WIDEN_VECTOR if self.lane in source.depends else _WIDEN_SCALAR
+        if self.lane not in source.depends:
+            return _WIDEN_SCALAR
+        return _WIDEN_VECTOR + source.operations
 
     def _load_cycles(self, source: Source) -> float:
         """One load, on a port that does one vector (or two scalars) a cycle."""

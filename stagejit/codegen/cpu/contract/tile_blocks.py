@@ -155,7 +155,8 @@ class BlockSearch(TileSearch):
         waits = 0.0
         short = self.is_short(math.prod(split.most for split in tiling.splits))
         waited = short and tiling.ahead and source is self.vector and self.waits_for_fetches(source)
-        if self.streams(source) and (packs or waited):
+        # What it is made of by some operations comes while these are done.
+        if self.streams(source) and (packs or waited) and not source.operations:
             waits = self.nbytes * self.target.cycles_per_second / self.target.core_bandwidth
         return waits + (self._move_cycles(source, tiling.extents) if packs else 0.0)
 

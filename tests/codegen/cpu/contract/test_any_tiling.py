@@ -9,6 +9,7 @@ import itertools
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from jax import Array, lax
 
@@ -44,6 +45,13 @@ def _every(step: int, x: Array, w: Array) -> Array:
     return jnp.transpose(y.reshape(y.shape[1], -1, 8), (2, 0, 1))
 
 
+def _halves(x: Array, q: Array) -> Array:
+    """Of panels of bytes, each half a number."""
+    shifts = jnp.arange(2, dtype=jnp.uint8)[:, None] * np.uint8(4)
+    half = (q[:, :, None, :] >> shifts) & np.uint8(15)
+    return jnp.einsum("mk,pkhn->mphn", x, half.astype(jnp.float32) - 8)
+
+
 PROGRAMS: dict[str, tuple[Any, ...]] = {
     "smaller and deeper": (_smaller_and_deeper, array(1, 2, 6, 36), array(3, 2, 3, 3)),
     "every eighth": (lambda x, w: _every(1, x, w), array(1, 2, 162), array(3, 2, 3)),
@@ -59,6 +67,12 @@ PROGRAMS: dict[str, tuple[Any, ...]] = {
     "uneven panels": (lambda a, b: a @ b, array(7, 19), array(19, 150)),
     "uneven panels of squares": (lambda a, b: a @ b.T, array(7, 37), array(150, 37)),
     "panels of what is made": (lambda a, b: a @ jnp.exp(b), array(7, 19), array(19, 144)),
+    "halves of bytes": (_halves, array(3, 19), 37 * array(5, 19, 16, dtype=np.uint8)),
+    "partial vectors of halves": (_halves, array(1, 40), 37 * array(2, 40, 37, dtype=np.uint8)),
+    "what is made of bytes": (
+        lambda a, q: a @ (jnp.maximum(q, 1).astype(jnp.float32) * 3),
+        array(2, 19), array(19, 150, dtype=np.int8),
+    ),
     "batched": (lambda x, w: jnp.einsum("bij,bkj->kbi", x, w), array(3, 19, 7), array(3, 33, 7)),
 }  # fmt: skip
 

@@ -182,6 +182,67 @@ def test_what_many_rows_use_or_a_cache_holds_is_not_asked_for_from_afar() -> Non
     assert _panels_plan((2, 256, 128), 1, np.int8, "cascadelake").tiling.near != page
 
 
+def _halves(q: Any, x: Any) -> Any:
+    """Panels of bytes, each half a number."""
+    half = (q[:, :, None, :] >> (jnp.arange(2, dtype=jnp.uint8)[:, None] * np.uint8(4))) & 15
+    return jnp.einsum("bk,pkhn->bphn", x, half.astype(jnp.float32) - 8)
+
+
+@pytest.mark.parametrize(("rows", "packs"), [(1, False), (8, False), (256, True)])
+@pytest.mark.parametrize("name", ["cascadelake", "znver4"])
+def test_tiles_evaluate_what_few_rows_use(name: str, rows: int, packs: bool) -> None:
+    """Both halves of a byte in one tile, which reads it once; many rows find them in scratch."""
+    graph = graph_of(_halves, np.zeros((18, 768, 64), np.uint8), np.zeros((rows, 768), np.float32))
+    region = closed(region_of(graph))
+    found = make_plan(region, settled(region, contract_nest(region.anchor_op)), _cpu(name))
+    number = next(at for at, source in enumerate(found.sources) if source.operations)
+    assert found.sources[number].operations == 3
+    assert found.tiling.pack[number] == packs
+    told = [choice.reason for choice in found.choices if choice.name == "pack"]
+    side = ("left", "right")[number]
+    why = "of u8, by a conversion and 3 operations"
+    assert told == ([] if packs else [f"not the {side} operand: each tile makes it {why}"])
+    halves = [split for split in found.tiling.splits if not found.sources[number].stride(split.var)]
+    halves = [split for split in halves if split.var in found.sources[number].depends]
+    assert packs or [split.most for split in halves] == [2]
+    if rows == 1:
+        sizes = sorted(split.most for split in found.tiling.splits if split.most > 1)
+        assert sizes == [2, 4]  # one panel at a time
+
+
+@pytest.mark.parametrize("made", [
+    lambda w: w * 2,  # as many bits
+    lambda w: w.astype(jnp.bfloat16).astype(jnp.float32) * w,
+    lambda w: jnp.exp(w.astype(jnp.int8).astype(jnp.float32)),
+])  # fmt: skip
+def test_what_saves_no_bytes_or_takes_long_is_packed(made: Any) -> None:
+    found = plan(lambda x, w: x @ made(w), (1, 768), (768, 2304), target=_cpu("cascadelake"))
+    assert found.sources[1].operations == 0
+    assert found.tiling.pack[1]
+
+
+@pytest.mark.parametrize("shapes", [((1, 12, 64), (64, 12, 768)), ((768,), (2304, 768))])
+def test_what_is_summed_over_several_axes_or_along_lanes_is_packed(
+    shapes: tuple[tuple[int, ...], ...],
+) -> None:
+    """A tile would not know where it stands."""
+
+    def product(x: Any, q: Any) -> Any:
+        wide = q.astype(jnp.float32) - 8
+        form = "bhk,khn->bn" if x.ndim == 3 else "k,nk->n"
+        return jnp.einsum(form, x, wide)
+
+    x, q = (
+        np.zeros(shape, dtype) for shape, dtype in zip(shapes, (np.float32, np.uint8), strict=True)
+    )
+    region = closed(region_of(graph_of(product, x, q)))
+    nest = settled(region, contract_nest(region.anchor_op))
+    found = make_plan(region, nest, _cpu("cascadelake"))
+    number = next(at for at, source in enumerate(found.sources) if source.operations)
+    assert (len(found.nest.reduce) == 2) == (x.ndim == 3)
+    assert found.tiling.pack[number]
+
+
 def _panels_plan(shape: tuple[int, ...], rows: int, dtype: Any, cpu: str) -> ContractPlan:
     graph = graph_of(_panels, np.zeros(shape, dtype), np.zeros((rows, shape[1]), np.float32))
     region = closed(region_of(graph))

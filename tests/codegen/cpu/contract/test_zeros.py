@@ -176,6 +176,15 @@ def test_dont_look_where_little_is_saved(host: Runner, m: int, k: int, n: int) -
     ]
 
 
+def test_dont_look_where_tiles_evaluate(host: Runner) -> None:
+    """What they read is not what they multiply by."""
+    a, q = array(20, K), array(K, N, dtype=np.uint8)
+    plain = host.check(lambda a, q: a @ (q.astype(jnp.float32) - 8), a, q)
+    found = host.check(lambda a, q: a @ (q.astype(jnp.float32) - 8), a, q, change=mostly_zero(0))
+    evaluated = not any(choice.packs == 1 for choice in plain.choices)
+    assert (_told(found) == ["all steps: tiles evaluate what they read"]) == evaluated
+
+
 def test_dont_look_over_several_axes(host: Runner) -> None:
     a, b = array(M, 40, 50), array(50, 40, N)
     kernel = host.check(lambda a, b: jnp.einsum("mij,jin->mn", a, b), a, b, change=mostly_zero(0))

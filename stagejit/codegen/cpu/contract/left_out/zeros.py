@@ -58,7 +58,10 @@ def mostly_zero(
         for side in (own - other, other - own)
     )
     few = rows < _FEWEST_ROWS or columns < _FEWEST_COLUMNS
-    if len(axes) != 1 or tiling.lane in tiling.reduce:
+    packs = zip(sources, tiling.pack, strict=True)
+    if any(source.operations and not packed for source, packed in packs):
+        reason = "all steps: tiles evaluate what they read"
+    elif len(axes) != 1 or tiling.lane in tiling.reduce:
         reason = "all steps: they are no single loop of broadcasts"
     elif few or tiling.extents.get(axes[0], axes[0].extent) < _FEWEST_STEPS:
         reason = "all steps: there are too few rows, columns or steps to look for zeros"
