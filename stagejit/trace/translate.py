@@ -14,6 +14,7 @@ from typing import Any
 
 import jax
 
+from stagejit.base.decisions import Decision
 from stagejit.base.loc import Loc
 from stagejit.base.symbolic import Undecided
 from stagejit.compat import (
@@ -254,7 +255,12 @@ class _Tracer:
         """A primitive that is no op of ours, as the JAX function that computes it."""
         if self.implementing.count(equation.primitive) >= MOST_WITHIN_ITSELF:
             raise Unsupported(why_not_native(site.primitive))
-        found = implemented(equation, site, self._nested)
+
+        def decline(rewrite: str, reason: str) -> None:
+            what = f"{site.primitive}: {', '.join(map(str, site.results))}"
+            self.own.decisions.append(Decision(rewrite, what, False, reason, loc))
+
+        found = implemented(equation, site, self._nested, decline)
         self.implementing.append(equation.primitive)
         try:
             return self._implemented(found, operands, loc)

@@ -201,8 +201,8 @@ class Builder(Hoisting):
         return self._pure("shuffle", operands, a.type.with_lanes(len(lanes)), lanes=tuple(lanes))
 
     def reduce(self, opcode: str, a: Value) -> Value:
-        """Horizontal add mul and or xor smin smax umin umax fadd fmul fminimum fmaximum; float sums
-        are reassociated as a tree."""
+        """Horizontal add mul and or xor smin smax umin umax fadd fmul fminimum fmaximum; of floats
+        the lower half of the lanes meets the upper one, until one is left."""
         return self._pure("reduce", (a,), a.type.scalar, op=opcode)
 
     def mask_below(self, index: Operand, limit: Operand, lanes: int) -> Value:

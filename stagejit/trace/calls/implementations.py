@@ -9,6 +9,7 @@ its primitive says leaves the equation to XLA.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from stagejit.compat import ClosedJaxpr, key_function, physical_aval, traced, type_of
@@ -32,8 +33,12 @@ def is_implemented(site: Site) -> bool:
     return named and any(map(is_complex, site.inputs))
 
 
-def implemented(equation: Any, site: Site, nested: Nested) -> ClosedJaxpr:
-    """The jaxpr that computes an equation. Raises Unsupported where nobody says how."""
+def implemented(
+    equation: Any, site: Site, nested: Nested, decline: Callable[[str, str], None]
+) -> ClosedJaxpr:
+    """The jaxpr that computes an equation. Raises Unsupported where nobody says how.
+
+    decline: is told the name of a rewrite that could not be, and why."""
     if equation.effects:
         raise Unsupported("it has side effects")
     if site.primitive in _ON_KEYS:
@@ -50,6 +55,8 @@ def implemented(equation: Any, site: Site, nested: Nested) -> ClosedJaxpr:
         avals, params = list(site.inputs), dict(site.params)
         if site.primitive == "reduce":
             params["in_parts"] = is_associative(equation, site, nested)
+            if not params["in_parts"]:
+                decline("split-reduce", "its function is not known to be associative")
     try:
         closed: ClosedJaxpr = traced(function, avals, params, equation)
     except Exception as error:  # whatever somebody else's function raises

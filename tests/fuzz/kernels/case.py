@@ -15,7 +15,16 @@ from stagejit.graph.parser import parse
 from stagejit.graph.printer import as_text
 from stagejit.options import SWITCHES, Options
 from stagejit.types import dtype_named
-from tests.fuzz.kernels import elementwise, indexing, placing, products, rows, sorting, windows
+from tests.fuzz.kernels import (
+    elementwise,
+    indexing,
+    placing,
+    products,
+    rows,
+    sorting,
+    weights,
+    windows,
+)
 from tests.fuzz.kernels.choices import Choices
 from tests.fuzz.kernels.draft import Draft, Drawn, NothingFits
 
@@ -65,6 +74,8 @@ THEMES: tuple[tuple[Step, ...], ...] = (
      elementwise.scaled, elementwise.elsewhere, rows.reduction, placing.pad, placing.concatenate),
     (*_SORTS, *_SORTS, *_SORTS, elementwise.transpose, elementwise.slices, elementwise.scaled,
      elementwise.elsewhere, elementwise.reshape, placing.concatenate, placing.gather),
+    (weights.stored, weights.widened, weights.masked, weights.stored, elementwise.scaled,
+     elementwise.slices, elementwise.convert, rows.reduction, placing.concatenate),
 )  # fmt: skip
 DTYPES = ("f32", "f32", "f32", "f64", "f64", "bf16", "f16", "i32", "i64", "u8", "i8", "i16", "u16",
           "u32", "u64", "bool")  # fmt: skip

@@ -40,7 +40,7 @@ class Reference:
         }
         _evaluate(graph, self.declared, "declared")
         _evaluate(graph, self._wide, "f64")
-        names = {value.type.dtype.name for value in (*graph.inputs, *_computed(graph))}
+        names = {value.type.dtype.name for value in _computed(graph)}  # what rounding there is
         self._floor = next((_FLOOR[name] for name in _COARSEST if name in names), 0.0)
 
     def seen_by(self, region: Region) -> Reference:

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import gc
 
+import pytest
+
 from stagejit.codegen.generate import KernelCache
 from stagejit.codegen.target import Target
 from stagejit.dispatch.regions import regions_of
 from stagejit.graph.parser import parse
 from tests.dispatches import dispatches_of
+from tests.fuzz.kernels.case import Setting, read_case
+from tests.fuzz.kernels.check import Caches, jobs_of
+from tests.fuzz.kernels.targets import ALL, find_targets
+from tests.fuzz.kernels.verdict import Runner
 
 KEEPS_SEVERAL = """
 graph @case(%x0: f32[9,64]) {
@@ -47,3 +53,28 @@ def test_equal_regions_have_equal_kernels_wherever_their_values_lie() -> None:
         found.add(symbol(KEEPS_SEVERAL))
     gc.collect()
     assert len(found) == 1
+
+
+NEIGHBOURS = """
+graph @case(%x0: f32[3,33], %x1: f32[2,33]) {
+  %0: f32[3,33] = map tanh %x0
+  %1: f32[3,2] = contract %0, %x1 batch=((), ()) contracting=((1), (1))
+  return %1
+}
+"""
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_lanes_meet_in_one_order_on_all_targets(name: str) -> None:
+    """LLVM added neighbours on ARM, and halves elsewhere: other bits than the interpreter's."""
+    if name == "avx512" and not Target.host().has_avx512:
+        pytest.skip("Bochs takes seconds to start")
+    targets = find_targets((name,))
+    if not targets.names:
+        pytest.skip(targets.skipped[name])
+    runner = Runner(targets)
+    for seed in range(8):
+        case = read_case(NEIGHBOURS, Setting(seed=seed))
+        made = list(jobs_of(case, Caches(targets.cpus), targets.names))
+        assert runner.run(made) == []
+    assert runner.interpreted.total() >= 8

@@ -245,10 +245,26 @@ def _scale_by_exponent_bits(e: Emitter, a: Ref, n: Ref) -> Ref:
 
 def _reduce(e: Emitter, op: Op, args: list[Ref], result: Type) -> Ref:
     name, a = op.attrs["op"], args[0]
-    if name in ("fadd", "fmul"):
-        neutral = e.const(-0.0 if name == "fadd" else 1.0, result)
-        return e.call(f"vector.reduce.{name}", result, [neutral, a], [a.type], flags="reassoc ")
-    return e.call(f"vector.reduce.{name}", result, [a], [a.type])
+    if name not in ("fadd", "fmul"):
+        return e.call(f"vector.reduce.{name}", result, [a], [a.type])
+    neutral = -0.0 if name == "fadd" else 1.0
+    if not e.target.is_x86:
+        return _by_halves(e, name, a, neutral)
+    start = e.const(neutral, result)
+    return e.call(f"vector.reduce.{name}", result, [start, a], [a.type], flags="reassoc ")
+
+
+def _by_halves(e: Emitter, name: str, a: Ref, neutral: float) -> Ref:
+    """The lower half of the lanes meets the upper one, until one is left: the order in which LLVM
+    reduces on x86. On ARM it would add neighbours, and round otherwise."""
+    lanes = 1 << (a.type.lanes - 1).bit_length()
+    if lanes != a.type.lanes:
+        a = e.shuffle(a, e.const(neutral, a.type), range(lanes))
+    while lanes > 1:
+        lanes //= 2
+        low, high = (e.shuffle(a, None, range(at, at + lanes)) for at in (0, lanes))
+        a = e.binary(name, low, high)
+    return e.op(f"extractelement {a}, i64 0", a.type.scalar)
 
 
 def _mask_below(e: Emitter, op: Op, args: list[Ref], result: Type) -> Ref:
