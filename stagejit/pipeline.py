@@ -30,7 +30,7 @@ from stagejit.base.importing import importing
 from stagejit.base.locks import new_rlock
 from stagejit.base.symbolic import Undecided
 from stagejit.codegen.cuda.device import Device
-from stagejit.codegen.generate import Generated, kernel_cache
+from stagejit.codegen.generate import Generated, kernel_cache, vectors_for
 from stagejit.codegen.own import OwnPolicy, machine_for, require_here, resolver_for
 from stagejit.codegen.target import Target
 from stagejit.dispatch.assembly import assemble
@@ -364,10 +364,10 @@ def _codegen(c: Compilation) -> None:
             wanted.setdefault(region in alone, {}).update(parts)
     options = c.request.options
     own = (*options.parts_of(OwnOp), *options.parts_of(OwnPolicy))
+    machine = vectors_for(c.regions, c.target)
     for on_one_core, each in wanted.items():
-        target = replace(c.target, cores=1) if on_one_core else c.target
-        cache = kernel_cache(target, verify=options.verify, extensions=own)
-        c.kernels |= cache.generate_all(each)
+        target = replace(machine, cores=1) if on_one_core else machine
+        c.kernels |= kernel_cache(target, verify=options.verify, extensions=own).generate_all(each)
 
 
 def _host(c: Compilation) -> None:

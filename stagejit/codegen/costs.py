@@ -11,12 +11,13 @@ import math
 from stagejit.base.machine import Machine
 from stagejit.codegen.closed import ClosedRegion
 from stagejit.codegen.math import functions as vmath
+from stagejit.dispatch.regions import Region
 from stagejit.graph.ops.elementwise import function_of
 
 _CALLED = 4.0  # operations that a call takes
 
 
-def region_flops(region: ClosedRegion) -> float:
+def region_flops(region: ClosedRegion | Region) -> float:
     """Scalar operations of the elementwise part; a transcendental counts as many."""
     total = 0.0
     for op in region.ops:

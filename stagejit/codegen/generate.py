@@ -8,7 +8,7 @@ was compiled before, changes no kernel.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache, partial
 from typing import Any
@@ -18,6 +18,7 @@ from stagejit.base.importing import importing
 from stagejit.base.machine import Machine
 from stagejit.codegen.backend import Backend
 from stagejit.codegen.closed import ClosedRegion, closed, key_of, text_of
+from stagejit.codegen.costs import region_flops
 from stagejit.codegen.cpu.backend import CPU
 from stagejit.codegen.ir.nodes import forget_places
 from stagejit.codegen.ir.shared_code import CHAINED, INLINED, repeats_code
@@ -171,7 +172,7 @@ def _by(
     own: Sequence[OwnPolicy], backend: Backend[Any], region: ClosedRegion, target: Machine
 ) -> Kernel:
     """The kernel by the first policy of a user's that has one, else by the package's."""
-    told, declining = [], list[ExtensionError]()
+    told, declining = _of_width(target), list[ExtensionError]()
     for each in own:
         if region.kind in each.kinds and each.backend == backend.name:
             found = each.kernel(region, target)
@@ -186,6 +187,14 @@ def _by(
         raise InternalError(f"nobody has a {backend.name} kernel for {region.kind}")
     kernel = generator(region, target)
     return replace(kernel, choices=(*told, *kernel.choices)) if told else kernel
+
+
+def _of_width(target: Machine) -> list[Choice]:
+    """What is told of short vectors."""
+    if not isinstance(target, Target) or not target.has_short_vectors:
+        return []
+    lost = f"longer ones cost a call {1e6 * target.slowed_seconds:.3g} us"
+    return [Choice("width", f"vectors of {target.vector_nbytes} bytes: {lost}, the program less")]
 
 
 def _repeats_ops(region: ClosedRegion) -> bool:
@@ -221,6 +230,31 @@ def _bound(kernel: Kernel, places: Places, region: Region, made: ClosedRegion) -
         for stored, number, offset in places
     )
     return replace(kernel, args=args)
+
+
+def vectors_for(regions: Iterable[Region], target: Machine) -> Machine:
+    """The target, with short vectors for a program that is over before long ones pay; see Note
+    [Long vectors] in `target.py`. Loops may take long, and products have operands in tiles."""
+    if not isinstance(target, Target) or not target.slowed_seconds:
+        return target
+    seconds = 0.0
+    for region in regions:
+        if not region.has_kernel or region.definition.is_product:
+            return target
+        flops = region_flops(region)
+        if region.anchor is not None:
+            flops += region.definition.flops(region.anchor)
+        seconds += flops / target.peak_flops + _traffic(region) / target.cache_bandwidth
+    return target.with_short_vectors if seconds < target.slowed_seconds else target
+
+
+def _traffic(region: Region) -> int:
+    """Bytes that are moved; what is picked of an operand is no more than is made of it."""
+    values = [result for op in region.ops for result in op.results]
+    most = max((value.type.size for value in values), default=0)
+    read = [value.type for value in region.inputs]
+    written = sum(store.value.type.nbytes for store in region.stores)
+    return written + sum(min(type.nbytes, most * type.dtype.itemsize) for type in read)
 
 
 def kernel_cache(

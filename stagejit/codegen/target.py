@@ -4,6 +4,10 @@ Input: the host (LLVM's name and feature list, caches and clock from sysfs, the 
 processor's name where sysfs has none, the process's affinity mask), or the name of a CPU to
 generate code for. Output: a frozen `Target`. Invariant: equal targets give equal code; the sizes
 are hints for tiling and never change what a kernel computes.
+
+Note [Long vectors]: some cores run slower from the first instruction on 64 bytes on, for as long as
+others may follow. Then all that a call is besides its kernels takes longer, too: on a Cascade Lake
+16.8 us instead of 14.3. A program that is over in less than that has vectors of 32 bytes.
 """
 
 from __future__ import annotations
@@ -12,7 +16,7 @@ import os
 import platform
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
@@ -45,6 +49,8 @@ _TWO_OF_512 = frozenset({
 # Cores that have few lines on the way to their first cache, and prefetchers that bring lines no
 # further than to the second: see Note [Lines ahead] in `elements/loops.py`. Seen: the last.
 _ASK_AHEAD = frozenset({"skylake-avx512", "cooperlake", "cascadelake"})
+_SLOWED = _ASK_AHEAD  # see Note [Long vectors]; what they lose of a call:
+_SLOWED_SECONDS = 2.5e-6
 _LINES_AHEAD = 16  # 8 to 32 are alike
 _ONE_OF_256 = frozenset({"znver1"})
 _L1_MISSES = 24  # Zen 3 and 4; Zen 5 and cores of Apple have more, Golden Cove has 16
@@ -62,7 +68,8 @@ class Target(Machine):
     """One CPU, and what the steps above kernels know of it. `features` is LLVM's comma-separated
     list. l1_nbytes, l2_nbytes: the share of one core, which may be a thread of a physical one.
     fma_ports: vectors that one core multiplies and adds (and loads) in a cycle. l1_misses: lines
-    that it waits for at once. clock: cycles a second."""
+    that it waits for at once. clock: cycles a second. slowed_seconds: what a call loses by vectors
+    of 64 bytes, see Note [Long vectors]."""
 
     name: str
     triple: str
@@ -75,6 +82,7 @@ class Target(Machine):
     fma_ports: int
     l1_misses: int
     clock: float
+    slowed_seconds: float
 
     @property
     def is_x86(self) -> bool:
@@ -97,6 +105,16 @@ class Target(Machine):
     def cycles_per_second(self) -> float:
         """Of the model, in which each port finishes one multiply-add a cycle."""
         return self.peak_flops / (2 * self.lanes("f32") * self.fma_ports)
+
+    @property
+    def has_short_vectors(self) -> bool:
+        """Whether they are half as long as they might be."""
+        return self.has_avx512 and self.vector_nbytes < 64
+
+    @property
+    def with_short_vectors(self) -> Target:
+        """The same, with vectors of half the length."""
+        return replace(self, vector_nbytes=self.vector_nbytes // 2, peak_flops=self.peak_flops / 2)
 
     @property
     def l2_nbytes_a_cycle(self) -> float:
@@ -191,6 +209,7 @@ def _make(
         fma_ports=ports,
         l1_misses=_FEW_MISSES.get(cpu, _L1_MISSES),
         clock=clock,
+        slowed_seconds=_SLOWED_SECONDS if avx512 and cpu in _SLOWED else 0.0,
         peak_flops=flops_per_cycle * clock,
         bandwidth=min(_CORE_BANDWIDTH * cores, 45e9 + 10e9 * cores, _MOST_BANDWIDTH),
         core_bandwidth=_CORE_BANDWIDTH,

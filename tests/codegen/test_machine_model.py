@@ -16,6 +16,7 @@ from stagejit.codegen.generate import kernel_of
 from stagejit.codegen.kernel import Kernel
 from stagejit.codegen.target import Target, _make
 from stagejit.options import Options
+from stagejit.pipeline import Compilation
 from stagejit.runtime.hosting.launching import launching, threads
 from stagejit.runtime.modelled.kernels import core_seconds
 from stagejit.trace.translate import graph_of
@@ -274,3 +275,37 @@ def test_updates_are_shared_by_what_costs_least() -> None:
     assert owners(16, 100_000, 100_000, two, indices_are_sorted=True) == "one core for each batch"
     assert owners(64, 100_000, 1_000_000, two) == "2 parts of windows"
     assert owners(16, 100_000, 100_000, server("znver4", 64)).endswith(" ranges")
+
+
+def vectors(f: Callable[..., Any], *shapes: tuple[int, ...], target: Target) -> set[str]:
+    """What is said of short vectors in a program, once; nothing where they are long."""
+    args = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes]
+    compilation = Compilation(stagejit.jit(f).trace(*args).compilation.request, target=target)
+    kernels = compilation.run_until("codegen").kernels.values()
+    return {c.reason for made in kernels for c in made.kernel.choices if c.name == "width"}
+
+
+def test_small_programs_do_not_slow_a_core_down() -> None:
+    slowed = server("cascadelake")
+    (told,) = vectors(lambda x, y: x * 2 + y, (16,), (16,), target=slowed)
+    assert told == "vectors of 32 bytes: longer ones cost a call 2.5 us, the program less"
+    assert vectors(lambda x, i: x[i.astype(int)], (10**6, 4), (100,), target=slowed)
+    assert vectors(lambda x: x.sum(0) + x, (8, 8), target=slowed)
+
+
+@pytest.mark.parametrize(
+    ("f", "shape"),
+    [
+        (lambda x: x * 2, (1 << 16,)),
+        (lambda x: jnp.tanh(x) * jnp.sin(x), (1 << 13,)),
+        (lambda x: x @ x, (8, 8)),
+        (lambda x: jax.lax.fori_loop(0, 1000, lambda _, y: y * 2, x), (8, 8)),
+    ],
+)
+def test_dont_shorten_vectors_where_they_pay(f: Callable[..., Any], shape: tuple[int, ...]) -> None:
+    assert not vectors(f, shape, target=server("cascadelake"))
+
+
+def test_dont_shorten_vectors_that_slow_nothing_down() -> None:
+    for target in (server("znver4"), server("icelake-server"), zen3(), Target.avx512()):
+        assert not vectors(lambda x, y: x * 2 + y, (16,), (16,), target=target)

@@ -34,6 +34,8 @@ from stagejit.dispatch.regions import Store
 from stagejit.graph.ir import Value
 from stagejit.index.affine import Affine, Index, Var
 
+_ASKED_A_LINE = 4  # times that vectors ask for a line, at most: each takes as long as a load
+
 
 @dataclass(frozen=True)
 class Ahead:
@@ -138,6 +140,10 @@ class Loops:
         )
         read = _first_to_arrive(self.reads, target.l2_nbytes) if reads else frozenset()
         line = target.line_nbytes // widest_nbytes(region)  # in elements, as steps are
+        least = min(store.value.type.dtype.itemsize for store in region.stores)
+        if (times := target.line_nbytes // (self.lanes * least)) > _ASKED_A_LINE:
+            choice = Choice("stream", f"no lines are asked for ahead: each would be {times} times")
+            return replace(self, choices=(*self.choices, choice))
         ahead = Ahead(vector, line * target.lines_ahead, read, stores)
         why = f"lines of {len(read)} reads and {len(stores)} stores are asked for ahead: {sizes}"
         return replace(self, ahead=ahead, choices=(*self.choices, Choice("stream", why)))

@@ -34,6 +34,8 @@ OTHERS: dict[str, str] = {
 CHOICES: dict[str, str] = {
     "vector": "the loop whose neighbouring elements are the lanes of a vector; its cost is memory "
     "operations an element",
+    "width": "short vectors: a core that runs slower while it uses long ones does so for more than "
+    "a small program takes",
     "stream": "whether stores go around the caches: they do where results are too large to stay "
     "there until somebody reads them; on cores that do not see ahead, which reads and stores ask "
     "for lines before it is their turn",

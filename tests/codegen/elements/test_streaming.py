@@ -11,9 +11,11 @@ import numpy as np
 import pytest
 from jax import lax
 
+from stagejit.codegen.generate import kernel_of
 from stagejit.codegen.kernel import Kernel
 from stagejit.codegen.target import Target
-from tests.codegen.regions import Runner
+from stagejit.trace.translate import graph_of
+from tests.codegen.regions import Runner, region_of
 
 LINES = Target.host().vector_nbytes == 64  # narrower vectors are never streamed
 
@@ -131,3 +133,14 @@ def test_dont_ask_for_small_arrays_beside_large_ones(asking: Runner) -> None:
 def test_dont_ask_for_rows_that_are_not_known(asking: Runner) -> None:
     kernel = asking.check(lambda x, i: x[i] * 2, array(64, 192), np.arange(64, dtype=np.int32))
     assert asked(kernel) == (0, 1)
+
+
+def test_dont_ask_for_a_line_again_and_again() -> None:
+    """Rows of 4 bytes: 16 of them are a line. Rows of 16 bytes are asked for."""
+    target = replace(Target.avx512(), lines_ahead=16, l2_nbytes=1 << 10)
+    for dtype, asks in ((np.int8, False), (np.float32, True)):
+        table, rows = np.zeros((50, 4), dtype), np.zeros(30_000, np.int32)
+        kernel = kernel_of(region_of(graph_of(lambda x, i: x[i], table, rows)), target)
+        assert any(op.opcode == "prefetch" for op in kernel.function.walk()) is asks
+        (why,) = (c.reason for c in kernel.choices if c.name == "stream")
+        assert ("each would be 16 times" in why) is not asks
