@@ -285,19 +285,21 @@ class Builder(Hoisting):
         *,
         runs: bool = False,
         unrolled: bool = False,
+        apart: bool = False,
     ) -> tuple[Value, ...]:
         """`for i in range(lo, hi, step): carried = body(i, *carried)`; returns the final values.
 
         runs: True where at least one iteration is certain; found by itself where the bounds are a
             constant apart. A loop of one iteration is that iteration.
         unrolled: a compiler of the text should write each iteration out, so that what is on the
-        stack may lie in registers.
+            stack may lie in registers.
+        apart: one iteration is a loop, too: LLVM looks at all of a block at once.
         """
         start, stop, stride = (self.as_value(v, I64) for v in (lo, hi, step))
         count = trips(start, stop, stride)
         if count == 0:
             return tuple(carried)
-        if count == 1:
+        if count == 1 and not apart:
             return tuple(body(start, *carried) or ())
         runs = runs or count is not None
         with self._nested(runs, is_loop=True) as block:

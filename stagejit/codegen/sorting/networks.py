@@ -78,7 +78,7 @@ def sort_along(b: Builder, vectors: Sequence[Register]) -> list[Register]:
         ) -> list[Register]:
             return _within(b, row, mask) if mask < lanes else _between(b, row, mask, reverses)
 
-        row = b.loop(0, 1, 1, tuple(row), step)
+        row = b.loop(0, 1, 1, tuple(row), step, apart=True)
     return list(row)
 
 

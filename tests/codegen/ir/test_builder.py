@@ -326,3 +326,11 @@ def test_what_never_runs_is_not_written() -> None:
     assert kept.const == 7
     assert b.if_(b.compare("lt", b.const(3), 3), lambda: body(start, start)) == ()
     assert opcodes(b.finish()) == []
+
+
+@pytest.mark.parametrize("apart", [False, True])
+def test_one_iteration_is_a_block_of_its_own_where_it_is_wanted(apart: bool) -> None:
+    b = Builder()
+    out = b.buffer("out", I64)
+    b.loop(b.lo, b.lo + 1, 1, [], lambda i: b.store(i, out, i), apart=apart)
+    assert opcodes(b.finish()).count("for") == apart
