@@ -7,7 +7,7 @@ flops counts two for each multiply-add of matrix products and convolutions, as i
 (border positions of a SAME convolution included, elementwise work not). A while loop counts once,
 since its trip count is unknown; a cond counts its largest branch. nbytes is every argument read
 once and every result written once: intermediate values cost nothing here, nor do donated arguments
-and the results that take their place, of which a program may touch any part.
+and the results that take their place, but for what a program says that it has to read of them.
 """
 
 from __future__ import annotations
@@ -31,14 +31,17 @@ class Cost:
     nbytes: int
 
 
-def cost_of(function: Function, args: Arguments, donated: tuple[int, ...] = ()) -> Cost:
-    """Traces `function` on `args` and adds up its unavoidable work. donated: see `Workload`."""
+def cost_of(
+    function: Function, args: Arguments, donated: tuple[int, ...] = (), read_nbytes: int = 0
+) -> Cost:
+    """Traces `function` on `args` and adds up its unavoidable work. donated, read_nbytes: see
+    `Workload`."""
     closed = jax.make_jaxpr(function)(*args)
     kept = [arg for number, arg in enumerate(args) if number not in donated]
     given = sum(len(jax.tree.leaves(args[number])) for number in donated)
     avals = [jax.typeof(leaf) for leaf in jax.tree.leaves(kept)] + closed.out_avals[given:]
     nbytes = sum(_product(aval.shape) * aval.dtype.itemsize for aval in avals)
-    return Cost(_jaxpr_flops(closed.jaxpr), nbytes)
+    return Cost(_jaxpr_flops(closed.jaxpr), nbytes + read_nbytes)
 
 
 def _jaxpr_flops(jaxpr: Any) -> int:

@@ -105,7 +105,7 @@ def _measured(
 ) -> Row:
     function, donated, raw_args = workload.function, workload.donated, workload.make_args()
     args = on_device(raw_args)
-    cost = cost_of(function, args, donated)
+    cost = cost_of(function, args, donated, workload.read_nbytes)
     reference = reference_of(function, raw_args)
     contenders = [ours(workload, args, contenders[0]), *contenders[1:]]
     calls = [waiting_call(c.compile(function, donated), args, donated) for c in contenders]

@@ -45,6 +45,7 @@ class Workload:
     tolerance: largest accepted `max|result - reference| / max|reference|`, see `accuracy`.
     donated: numbers of the arguments that a call gives away; result i of such a program takes the
         place of the i-th of them in the next call.
+    read_nbytes: of the donated arguments, what every call has to read.
     summary: what the row stands for, one line.
     weights: of a program whose first argument stays the same, so that ours is bound to it: "f32" as
         it is, or the form that `stagejit.bind` takes.
@@ -58,6 +59,7 @@ class Workload:
     donated: tuple[int, ...] = ()
     weights: Literal["f32", "bf16", "int8", "int4"] | None = None
     make_shapes: Callable[[], Arguments] | None = None
+    read_nbytes: int = 0
 
     def shapes(self) -> Arguments:
         """What a compilation wants of the arguments."""

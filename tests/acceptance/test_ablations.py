@@ -287,6 +287,14 @@ ABLATIONS = {
         0,
         1,
     ),
+    "join-indices": Ablation(
+        lambda x, rows, columns: x[rows, columns],
+        (f32(8, 6), np.arange(24, dtype=np.int32) % 8, np.arange(24, dtype=np.int32) * 5 % 6),
+        lambda x, rows, columns: x[rows, columns],
+        transient_nbytes,
+        0,
+        24 * 2 * 4,
+    ),
     "simplify-algebra": Ablation(
         lambda x: jnp.exp(x * 1 + 0), (X,), np.exp, evaluations("mul"), 0, 1
     ),

@@ -30,7 +30,7 @@ def test_peak_memory_is_at_most_that_of_xla(name: str) -> None:
     )
     split = [each for each in plan.dispatches if each.parts or (shared and each.kind == "scatter")]
     partial = sum(write.nbytes for dispatch in split for write in dispatch.writes)
-    assert partial <= sum(read.nbytes for dispatch in split for read in dispatch.reads) / 8
+    assert partial <= sum(read.nbytes for dispatch in split for read in dispatch.reads) / 6
     transforms = "stablehlo.fft" in jax.jit(workload.function).lower(*args).as_text()
     lines = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(args)) if transforms else 0
     threads = max((body.threads for each in plan.dispatches for body in each.bodies), default=1)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from stagejit.bench.cost import Cost, cost_of
+from stagejit.bench.workloads import bound
 from stagejit.bench.workloads.catalogue import WORKLOADS
 
 F32 = np.float32
@@ -74,6 +75,13 @@ def test_nested_jit_is_entered() -> None:
 
 def test_elementwise_work_is_free_and_bytes_are_not() -> None:
     assert cost_of(lambda x: jnp.exp(x) + 1, (zeros(10),)) == Cost(0, 80)
+
+
+def test_what_is_read_of_donated_arguments_is_said() -> None:
+    """One element of eight is overwritten; five others are read, as the program says."""
+    found = cost_of(lambda c, x: (c.at[0].set(x), c[1:6].sum()), (zeros(8), zeros()), (0,), 20)
+    assert found.nbytes == 20 + 4 + 4
+    assert bound.nbytes_up_to(bound.CACHES[3]) == zeros(*bound.CACHES).nbytes
 
 
 # Milliseconds in the column `floor` of the published table, at its 233 GFLOP/s and 45 GB/s.

@@ -141,7 +141,8 @@ def measure(workload: Workload, driver: Driver, reached: Peaks) -> Row:
     cost, dtype = Cost(0, 0), ""
     try:
         args = workload.make_args()
-        cost, dtype = cost_of(workload.function, args, workload.donated), _dtype_of(args)
+        cost = cost_of(workload.function, args, workload.donated, workload.read_nbytes)
+        dtype = _dtype_of(args)
         with using(driver):
             return _measured(workload, driver, reached, args, cost, dtype)
     except Exception as error:

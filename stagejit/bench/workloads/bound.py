@@ -66,6 +66,15 @@ def resnet_parameters(normal: Normal, width: int = 64, blocks: int = 4) -> Any:
     }
 
 
+CACHES = 12, 2, 12, 256, 64  # of `decode`, f32
+
+
+def nbytes_up_to(position: int) -> int:
+    """Of the caches, what a step of `decode` there has to read: keys and values up to it."""
+    layers, both, heads, _, d = CACHES
+    return 4 * layers * both * heads * position * d
+
+
 def decode(
     params: Any, caches: jax.Array, token: jax.Array, position: jax.Array, heads: int = 12
 ) -> tuple[jax.Array, jax.Array]:

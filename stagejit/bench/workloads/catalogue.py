@@ -58,10 +58,11 @@ def _add(
     summary: str,
     donated: tuple[int, ...] = (),
     weights: Literal["f32", "bf16", "int8", "int4"] | None = None,
+    read_nbytes: int = 0,
 ) -> None:
     WORKLOADS[name] = Workload(
         name, function, lambda: args(seeded_normal()), tolerance, summary, donated, weights,
-        lambda: shapes_of(args),
+        lambda: shapes_of(args), read_nbytes,
     )  # fmt: skip
 
 
@@ -348,6 +349,7 @@ _bound(
 )
 _Form = Literal["f32", "bf16", "int8", "int4"]
 _DECODES: tuple[tuple[_Form, float], ...] = (("f32", NETWORK), ("int8", 5e-2))
+_POSITION = 200
 _UNROLLED = "", bound.decode, bound.decoder_parameters, ""
 _SCANNED = "_scan", bound.decode_scanned, bound.stacked_parameters, ", as a scan"
 for _form, _tolerance in _DECODES:
@@ -356,10 +358,11 @@ for _form, _tolerance in _DECODES:
             f"bound_decode_{_form}{_suffix}",
             _function,
             lambda r, made=_parameters: (  # type: ignore[misc]
-                made(r), r(12, 2, 12, 256, 64), r(1, 768), np.int32(200),
+                made(r), r(*bound.CACHES), r(1, 768), np.int32(_POSITION),
             ),
             _tolerance,
             f"a token through 12 layers of 768{_how}, caches of 256 in place, weights as {_form}",
             donated=(1,),
             weights=_form,
+            read_nbytes=bound.nbytes_up_to(_POSITION),
         )  # fmt: skip
