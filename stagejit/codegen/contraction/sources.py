@@ -88,6 +88,15 @@ def _leaf(region: ClosedRegion, value: Value) -> Value | None:
     return found
 
 
+def evaluated_by_tiles(sources: Sequence[Source], pack: Sequence[bool]) -> list[Source | None]:
+    """Of the operands those that tiles make of what they read; None for one that is simply read, or
+    packed."""
+    return [
+        source if source.operations and not packs else None
+        for source, packs in zip(sources, pack, strict=True)
+    ]
+
+
 def _made_of_one(region: ClosedRegion, source: Source) -> Source:
     """A source whose elements are made of one element each, in a type of fewer bits, where it is
     that and few operations make them."""

@@ -22,9 +22,9 @@ from typing import Any
 import numpy as np
 
 from stagejit.runtime.cpu.native.arenas import HUGE_PAGE_NBYTES
+from stagejit.schedule.memory.packing import ALIGNMENT, aligned
 
 FEWEST_NBYTES = 16 << 20  # of all arrays: fewer are read from a cache, or soon
-ALIGNMENT_NBYTES = 64
 _GAP_NBYTES = 64 << 10  # between arrays that share a page: what allocators put there
 _MADV_HUGEPAGE, _MADV_COLLAPSE = 14, 25
 
@@ -51,31 +51,30 @@ class Room:
     that fill no huge pages have no room here. What is taken keeps the whole room."""
 
     def __init__(self, nbytes: Iterable[int]) -> None:
-        self.nbytes = sum(_aligned(each) for each in nbytes)
+        self.nbytes = sum(map(aligned, nbytes))
         self._rest = np.empty(0, np.uint8)
         if self.nbytes < FEWEST_NBYTES:
             self.nbytes = 0
             return
-        memory = np.empty(self.nbytes + HUGE_PAGE_NBYTES, np.uint8)
-        start = -memory.ctypes.data % HUGE_PAGE_NBYTES
-        self._rest = memory[start : start + self.nbytes]
+        self._rest = _memory(self.nbytes, HUGE_PAGE_NBYTES)
         advise = _madvise()
         if advise is not None:
             advise(self._rest.ctypes.data, self.nbytes, _MADV_HUGEPAGE)
 
     def take(self, nbytes: int) -> Array:
         """So many bytes that nobody else has, aligned as XLA aligns its arrays."""
-        size = _aligned(nbytes)
+        size = aligned(nbytes)
         if size <= len(self._rest):
             taken, self._rest = self._rest[:nbytes], self._rest[size:]
             return taken
-        raw = np.empty(nbytes + ALIGNMENT_NBYTES, np.uint8)
-        start = -raw.ctypes.data % ALIGNMENT_NBYTES
-        return raw[start : start + nbytes]
+        return _memory(nbytes, ALIGNMENT)
 
 
-def _aligned(nbytes: int) -> int:
-    return -(-nbytes // ALIGNMENT_NBYTES) * ALIGNMENT_NBYTES
+def _memory(nbytes: int, alignment: int) -> Array:
+    """So many bytes that begin at a multiple."""
+    raw = np.empty(nbytes + alignment, np.uint8)
+    start = -raw.ctypes.data % alignment
+    return raw[start : start + nbytes]
 
 
 def whole_pages(memory: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from stagejit.codegen.closed import ClosedRegion
-from stagejit.codegen.contraction.sources import NOWHERE, Source
+from stagejit.codegen.contraction.sources import NOWHERE, evaluated_by_tiles
 from stagejit.codegen.contraction.walk import nests_of
 from stagejit.codegen.costs import region_seconds
 from stagejit.codegen.cpu.contract.epilogue import Epilogue
@@ -111,9 +111,8 @@ class Products:
         """One block of the reduction for the whole item, and what leaves out steps of it."""
         filled = [fill.tree() for fill in self.fills if fill is not None]
         views = (self._view(0), self._view(1))
-        kernel = MicroKernel(
-            self.emitter, self.tiling, views, self.panel, self.nest, self._evaluated()
-        )
+        made = evaluated_by_tiles(self.plan.sources, self.tiling.pack)
+        kernel = MicroKernel(self.emitter, self.tiling, views, self.panel, self.nest, made)
         looks, around, zeros = list[Node](), list[Around](), None
         if self.plan.zeros is not None:
             zeros = Zeros(kernel, *self.plan.zeros)
@@ -123,14 +122,6 @@ class Products:
             around.append(partial(where_kept, self.plan.masks))
         tiles = self._groups(self.tiling.splits, lambda sizes: SumTile(kernel, sizes).node(around))
         return (*filled, *looks, tiles), zeros
-
-    def _evaluated(self) -> tuple[Source | None, Source | None]:
-        """The operands that tiles evaluate."""
-        left, right = (
-            source if source.operations and not packs else None
-            for source, packs in zip(self.plan.sources, self.tiling.pack, strict=True)
-        )
-        return left, right
 
     def _view(self, number: int) -> View:
         fill, source = self.fills[number], self.plan.sources[number]

@@ -71,7 +71,7 @@ class MicroKernel:
         operands: tuple[View, View],
         panel: View,
         nest: Nest,
-        made: tuple[Source | None, Source | None] = (None, None),
+        made: Sequence[Source | None] = (None, None),
     ) -> None:
         """made: the operands that are made, element by element, of what the views show."""
         self.emitter, self.b, self.tiling = emitter, emitter.b, tiling

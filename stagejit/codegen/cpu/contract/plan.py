@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from stagejit.codegen.closed import ClosedRegion
 from stagejit.codegen.contraction.nest import Nest
-from stagejit.codegen.contraction.sources import Source, source_of
+from stagejit.codegen.contraction.sources import Source, evaluated_by_tiles, source_of
 from stagejit.codegen.contraction.walk import NestWalk
 from stagejit.codegen.cpu.contract.left_out.masks import Mask, masks_of
 from stagejit.codegen.cpu.contract.left_out.zeros import mostly_zero
@@ -83,8 +83,9 @@ def make_plan(
 def _evaluated(sources: tuple[Source, Source], tiling: Tiling) -> tuple[Choice, ...]:
     """What is told of operands that tiles evaluate."""
     found = []
-    for source, packs, side in zip(sources, tiling.pack, ("left", "right"), strict=True):
-        if source.operations and not packs:
+    evaluated = evaluated_by_tiles(sources, tiling.pack)
+    for source, side in zip(evaluated, ("left", "right"), strict=True):
+        if source is not None:
             how = f"of {source.dtype}, by a conversion and {source.operations} operations"
             found.append(Choice("pack", f"not the {side} operand: each tile makes it {how}"))
     return tuple(found)

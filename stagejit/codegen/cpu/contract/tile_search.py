@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import cache, partial
 
 from stagejit.codegen.contraction.nest import Nest
-from stagejit.codegen.contraction.sources import Source
+from stagejit.codegen.contraction.sources import Source, evaluated_by_tiles
 from stagejit.codegen.cpu.contract.step_cost import LATENCY, STREAM_VECTORS, StepCosts
 from stagejit.codegen.cpu.contract.tiling import Tiling
 from stagejit.codegen.nest.groups import Split
@@ -212,11 +212,7 @@ class TileSearch(StepCosts):
     def _read_again(self, pack: Sequence[bool]) -> frozenset[Var]:
         """The axes along which elements that tiles evaluate are made of the same one: what is read
         is used for all of them, and which of them it is for is known."""
-        evaluated = [
-            source
-            for source, packs in zip(self.sources, pack, strict=True)
-            if source.operations and not packs
-        ]
+        evaluated = filter(None, evaluated_by_tiles(self.sources, pack))
         return frozenset(v for s in evaluated for v in s.depends if not s.stride(v))
 
     def _whole(self) -> frozenset[Var]:

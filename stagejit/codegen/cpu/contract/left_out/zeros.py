@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial, reduce
 from operator import or_
 
-from stagejit.codegen.contraction.sources import Source
+from stagejit.codegen.contraction.sources import Source, evaluated_by_tiles
 from stagejit.codegen.cpu.contract.left_out.blocks import Block, Check, any_lane
 from stagejit.codegen.cpu.contract.microkernel import MicroKernel, SumTile
 from stagejit.codegen.cpu.contract.tiling import Tiling
@@ -58,8 +58,7 @@ def mostly_zero(
         for side in (own - other, other - own)
     )
     few = rows < _FEWEST_ROWS or columns < _FEWEST_COLUMNS
-    packs = zip(sources, tiling.pack, strict=True)
-    if any(source.operations and not packed for source, packed in packs):
+    if any(evaluated_by_tiles(sources, tiling.pack)):
         reason = "all steps: tiles evaluate what they read"
     elif len(axes) != 1 or tiling.lane in tiling.reduce:
         reason = "all steps: they are no single loop of broadcasts"
