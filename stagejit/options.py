@@ -55,6 +55,7 @@ SWITCHES: dict[str, str] = {
     "share-prefixes": "a concatenation that lies within another one is read from its buffer",
     "border-buffers": "what convolutions read with a border lies in memory with that border",
     "fuse-producers": "evaluate elementwise producers inside the dispatch that reads them",
+    "store-transposes": "what rows of a reduction would read across its lines is transposed before",
     "fuse-epilogues": "apply elementwise consumers where a reduction or contraction stores",
     "fuse-rows": "one dispatch for reductions over the same rows (softmax, layernorm)",
     "fuse-insert": "a producer writes straight into the destination of its insert_slice",

@@ -56,6 +56,11 @@ def dispatches(plan: Plan) -> int:
     return len(plan.dispatches)
 
 
+def rows_across_lines(plan: Plan) -> int:
+    rows = [dispatch for dispatch in plan.dispatches if dispatch.kind == "reduce"]
+    return sum(op.startswith("transpose") for dispatch in rows for op in dispatch.ops)
+
+
 def row_major_transients(plan: Plan) -> int:
     return sum(b.kind == "transient" and b.layout.is_row_major for b in plan.buffers)
 
@@ -411,6 +416,14 @@ ABLATIONS = {
         lambda x, y: jnp.tanh(x @ y), (X, Y), lambda x, y: np.tanh(x @ y), dispatches, 1, 2
     ),
     "fuse-rows": Ablation(lambda x: jax.nn.softmax(x, 1), (X,), softmax, dispatches, 1, 3),
+    "store-transposes": Ablation(
+        lambda x, y: (x.T * y).sum(1),
+        (f32(256, 256), f32(256, 256, seed=1)),
+        lambda x, y: (x.T * y).sum(1),
+        rows_across_lines,
+        0,
+        1,
+    ),
     "fuse-insert": Ablation(
         lambda x, y: jnp.concatenate([jnp.exp(x), jnp.tanh(y)]),
         (X, Y),

@@ -216,7 +216,7 @@ class Elements(Positions):
             return self.b.load(buffer, self.scalar_index(uniform))
         if varying or coeff not in (1, -1):
             square = tile and not varying and not self.position.within
-            if tile and square and uniform.coeff(tile.var) == 1:
+            if tile and square and uniform.coeff(tile.var) in (1, -1):
                 return self._transposed(value, memory, uniform, coeff, tile)
             if (
                 not varying
@@ -302,18 +302,20 @@ class Elements(Positions):
         self, value: Value, memory: Memory, uniform: Affine, coeff: int, tile: Tile
     ) -> Register:
         lanes, buffer = self.position.lanes, memory.buffer
+        backwards = uniform.coeff(tile.var) == -1
 
         def rows() -> list[Register]:
             mask = None if tile.count == lanes else self.b.active(tile.count, lanes)
             with self.tile_step(0):
-                first = self.scalar_index(uniform)
+                first = self.scalar_index(uniform - (tile.count - 1 if backwards else 0))
                 columns = [
                     self.b.load(buffer, first + coeff * r, lanes, mask=mask)
                     for r in range(tile.lanes_used)
                 ]
                 for r in range(tile.lanes_used):
                     self._ask(value, uniform + memory.base, buffer, first + coeff * r)
-            return transpose_registers(self.b, columns, lanes)
+            found = transpose_registers(self.b, columns, lanes)
+            return found[: tile.count][::-1] if backwards else found
 
         return tile.row(self.b, (value, uniform), buffer.elem.with_lanes(lanes), rows)
 

@@ -32,8 +32,9 @@ Key = tuple[Value, Affine]
 class Tile:
     """A register tile: rows along `var` are evaluated one by one, `step` after `env[var]`.
 
-    Loads contiguous along `var` fetch all `count` rows at once and transpose them; `blocks` keeps
-    the transposed vectors. `lanes_used`: lanes of the vector variable that exist.
+    Loads contiguous along `var`, in either direction, fetch all `count` rows at once and transpose
+    them; `blocks` keeps the transposed vectors. `lanes_used`: lanes of the vector variable that
+    exist.
 
     before: of rows that a loop goes through, the block that this loop is in. There the vectors are
     loaded, and put in `stored`, where the row `step` finds them.
@@ -76,7 +77,7 @@ def best_tile(
     long = [var for var in variables if var is not vector and var.extent >= 4]
 
     def gathered(var: Var | None) -> float:
-        return sum(var is None or form.coeff(var) != 1 for form in strided)
+        return sum(var is None or form.coeff(var) not in (1, -1) for form in strided)
 
     def in_words(var: Var | None) -> str:
         return f"squares along {var.name} of {var.extent}" if var else "no squares"
@@ -90,7 +91,7 @@ def rows_are_a_loop(
 ) -> bool:
     """See Note [Rows of a square]. What is transposed stands before the loop, so it must not depend
     on anything that a row reads."""
-    transposed = [value for value, form in reads if form.coeff(tile) == 1]
+    transposed = [value for value, form in reads if form.coeff(tile) in (1, -1)]
     rows = min(lanes, tile.extent)
     nbytes = sum(rows * lanes * value.type.dtype.itemsize for value in transposed)
     forms = (*offsets, *(form for _, form in reads))

@@ -12,7 +12,7 @@ doubles with each level. So an op whose code would be at many places is stored, 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -22,6 +22,7 @@ from stagejit.dispatch.forming.group import Group, Location
 from stagejit.dispatch.forming.joins import store_in_map
 from stagejit.dispatch.forming.legality import refuse_order, refuse_rows
 from stagejit.dispatch.forming.state import State
+from stagejit.dispatch.forming.turned import SWITCH, turned_reads
 from stagejit.graph.dims import GatherDims
 from stagejit.graph.ir import Op, Value
 from stagejit.graph.ops.moving.slices import pull_view
@@ -86,17 +87,22 @@ def _most(a: float, b: float) -> float:
 
 def store_what_is_dear(state: State) -> None:
     """Walks backwards: the demands on an op are complete before it is looked at."""
-    demands = _Demands()
+    demands, turned = _Demands(), turned_reads(state)
     for op in reversed(state.order):
         home = state.home.get(op)
         if home is None:
             wanted = demands.of.get(op)
             if wanted is None or not state.is_floating(op.result):
                 continue
-            reason = _too_dear(state, op, wanted)
-            if reason:
+            if _is_made_of_readers(state, op, wanted):
+                reason = ""
+            elif reason := turned.get(op, ""):
+                home = _store_apart(state, op, wanted)
+                state.decide(SWITCH, op, True, reason)
+            elif reason := _too_dear(state, op, wanted):
                 home = _store(state, op, wanted)
                 state.decide("fuse-producers", op, False, reason)
+            if reason:
                 state.apart.store(op.result, reason)
         if home is not None:
             # Its own group may want it elsewhere, too: there it is evaluated again.
@@ -167,12 +173,15 @@ def _row_size(gather: Op) -> int:
     return size
 
 
+def _is_made_of_readers(state: State, op: Op, wanted: dict[Group, _Demand]) -> bool:
+    """Whether a reader computes what this is made of: it cannot come in between."""
+    return op in state.recomputed or any(state.deps[op] >> group.id & 1 for group in wanted)
+
+
 def _too_dear(state: State, op: Op, wanted: dict[Group, _Demand]) -> str:
     """Why `op` should be evaluated once and stored; empty if its readers evaluate it."""
     if not op.definition.element_flops(op):
         return ""
-    if op in state.recomputed or any(state.deps[op] >> group.id & 1 for group in wanted):
-        return ""  # a reader computes what this is made of: it cannot come in between
     total = sum(demand.evaluations for demand in wanted.values())
     size, nbytes = op.result.type.size, op.result.type.nbytes
     places = max(len(demand.at) for demand in wanted.values())
@@ -231,8 +240,14 @@ def _store(state: State, op: Op, wanted: dict[Group, _Demand]) -> Group:
             home = group
             state.settle(op, home, demand.location)
             break
-    if home is None:
-        home = store_in_map(state, op, wanted)
+    return _before(state, home, wanted) if home is not None else _store_apart(state, op, wanted)
+
+
+def _store_apart(state: State, op: Op, wanted: dict[Group, _Demand]) -> Group:
+    return _before(state, store_in_map(state, op, wanted), wanted)
+
+
+def _before(state: State, home: Group, wanted: Iterable[Group]) -> Group:
     for group in wanted:
         if group is not home:
             state.reach.order(1 << home.id, group.id)

@@ -62,6 +62,7 @@ def test_long_bodies(runner: Runner, shape: tuple[int, ...]) -> None:
     kernel = runner.check(long_body, x, y)
     runner.check(lambda x, y: long_body(x, y[::-1])[0], x, y)
     runner.check(lambda x, y: long_body(x.T, y.T), x, y)
+    runner.check(lambda x, y: long_body(x[::-1].T, y.T[::-1]), x, y)
     runner.check(lambda x, y: jnp.stack(long_body(x, y)[:1] * 3, -1), x, y)
     if runner.target.has_avx512:
         assert kernel.function.as_text().count("= fcmp") == 31
@@ -101,6 +102,10 @@ VIEW_CASES: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]] = 
     "transpose to a narrow row": (lambda x: x.T, ((3, 530),)),
     "transpose from a narrow row": (lambda x: x.T, ((530, 3),)),
     "transpose plus itself": (lambda x: x.T + x, ((70, 70),)),
+    "turned to the left": (lambda x: jnp.rot90(x) * 2, ((37, 53),)),
+    "turned to the right": (lambda x: jnp.rot90(x, 3) * 2, ((53, 37),)),
+    "both directions in one": (lambda x: x[::-1].T + x.T[::-1] * x.T, ((35, 70),)),
+    "upside down and transposed": (lambda x: x[::-1, ::-1].T + 1, ((3, 530),)),
     "transpose in full tiles": (lambda x: x.T + x, ((64, 64),)),
     "NHWC to NCHW": (lambda x: jnp.transpose(x, (0, 3, 1, 2)), ((2, 5, 9, 21),)),
     "NCHW to NHWC": (lambda x: jnp.transpose(x, (0, 2, 3, 1)), ((2, 21, 5, 9),)),
@@ -381,3 +386,12 @@ _COMPILE: list[Any] = []
 def _remember(compile_kernel: Any) -> None:
     """Hypothesis tests take no function-scoped fixtures."""
     _COMPILE[:] = [compile_kernel]
+
+
+def test_lines_that_lie_backwards_come_in_squares() -> None:
+    """A gather takes an element a lane."""
+    graph = graph_of(lambda x: jnp.rot90(x) * 2, array(64, 64))
+    kernel = kernel_of(region_of(graph), Target.host())
+    assert "gather" not in kernel.function.as_text()
+    (square,) = (choice for choice in kernel.choices if choice.name == "square")
+    assert "0 reads are gathered" in str(square)
