@@ -23,15 +23,20 @@ _WORTH_SHARING = 10e-6  # seconds of one core; to wake another one takes 6 to 16
 # Elements along the lanes that one item takes where it goes through many rows of them: wide enough
 # to stream, narrow enough that a few running values of each stay in the nearest cache.
 WIDEST_PANEL, NARROWEST_PANEL = 512, 128
+_FAR_PANEL, _FAR_ITEMS_A_CORE = 256, 2
 
 
 def panel_width(
-    variables: Sequence[Var], vector: Var, lanes: int, cores: int, least: int = NARROWEST_PANEL
+    variables: Sequence[Var], vector: Var, lanes: int, cores: int, *, far: bool = False
 ) -> int:
-    """How many elements along the lanes one item takes, in whole vectors and at least so many, if
-    it takes one of the other variables."""
+    """How many elements along the lanes one item takes, in whole vectors, if it takes one of the
+    other variables. far: rows come from memory, so longer pieces of each, on fewer pages, are worth
+    more than that all cores have many items."""
     extent, others = vector.extent, math.prod(v.extent for v in variables if v is not vector)
-    width = max(-(-extent // _pieces(-(-extent // WIDEST_PANEL), others, cores)), least)
+    width = max(-(-extent // _pieces(-(-extent // WIDEST_PANEL), others, cores)), NARROWEST_PANEL)
+    if far:
+        evenly = -(-extent * others // (_FAR_ITEMS_A_CORE * cores))
+        width = max(width, min(_FAR_PANEL, evenly))
     return min(-(-width // lanes), -(-extent // lanes)) * lanes
 
 

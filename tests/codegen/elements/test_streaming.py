@@ -94,6 +94,8 @@ ASKED: dict[str, tuple[Callable[..., Any], tuple[int, ...], tuple[int, int]]] = 
     "equal reads": (lambda x: x * 2 + x, (64 * 64,), (1, 1)),
     "backwards": (lambda x: x[::-1] * 2, (64 * 64,), (0, 1)),
     "softmax-like rows": (lambda x: x / x.max(1, keepdims=True), (5, 320), (0, 1)),
+    # Eight elements of each row at once, in both passes.
+    "rows that are lanes": (lambda x: x / x.max(0, keepdims=True), (40, 320), (16, 8)),
     "cumulative": (lambda x: lax.cumsum(x, 1), (5, 320), (1, 1)),
 }
 

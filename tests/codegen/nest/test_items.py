@@ -94,6 +94,19 @@ def test_panels(extent: int, cores: int) -> None:
     assert width >= min(NARROWEST_PANEL, extent)
 
 
+@pytest.mark.parametrize("extent", [1, 100, 515, 1000, 1030, 4100, 100000])
+@pytest.mark.parametrize("others", [1, 3, 100])
+@pytest.mark.parametrize("cores", [1, 2, 8, 64])
+def test_pieces_of_far_rows_are_longer_where_all_cores_have_some(
+    extent: int, others: int, cores: int
+) -> None:
+    variables = [lane := Var(extent), Var(others)]
+    near, far = (panel_width(variables, lane, 16, cores, far=far) for far in (False, True))
+    assert near <= far <= max(near, 256)
+    if far > near:
+        assert others * -(-extent // far) >= 2 * cores - 1
+
+
 @pytest.mark.parametrize("cores", [1, 2, 8, 48, 64, 128])
 @pytest.mark.parametrize("extent", [1, 4096, 16384, 16385, 100_000, 1 << 20, 1 << 26])
 @pytest.mark.parametrize("others", [1, 3, 1000])

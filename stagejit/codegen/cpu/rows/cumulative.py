@@ -20,7 +20,6 @@ from stagejit.codegen.elements.loops import Loops
 from stagejit.codegen.ir.nodes import Value as Register
 from stagejit.codegen.kernel import Kernel
 from stagejit.codegen.nest.items import (
-    NARROWEST_PANEL,
     in_items,
     panel_in_words,
     panel_width,
@@ -74,10 +73,9 @@ class _Policy(ScanPolicy):
             return in_items([(var, 1) for var in self.kept], self._line(), self.nest.target.cores)
         outer = [(var, 1) for var in self.kept if var is not vector]
         ahead, cores = self.nest.ahead, self.nest.target.cores
-        least = NARROWEST_PANEL
-        if ahead and self.axis:  # the rows that come next; longer pieces of them, on fewer pages
-            self.elements.ahead, least = ahead.along(self.axis[-1], _ROWS_AT_ONCE), 2 * least
-        width = panel_width(self.kept, vector, self.nest.lanes, cores, least)
+        if ahead and self.axis:  # the rows that come next
+            self.elements.ahead = ahead.along(self.axis[-1], _ROWS_AT_ONCE)
+        width = panel_width(self.kept, vector, self.nest.lanes, cores, far=ahead is not None)
         self.emitter.chose("panel", panel_in_words(vector, width, cores))
         panels = [Panel.of(self.b, self.reducer, "running", width)]
         if self.in_runs and rows >= _RUN_ROWS:

@@ -24,7 +24,8 @@ class VectorNest(RowNest):
     def width(self) -> int:
         if self.vector not in self.kept:
             return 1
-        return panel_width(self.kept, self.vector, self.lanes, self.target.cores)
+        far, cores = self.ahead is not None, self.target.cores
+        return panel_width(self.kept, self.vector, self.lanes, cores, far=far)
 
 
 class VectorPolicy(RowPolicy):

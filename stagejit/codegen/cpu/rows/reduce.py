@@ -51,8 +51,10 @@ def _tree(nest: VectorNest, emitter: Emitter, memory: Sequence[Memory]) -> Paral
 
 
 def _plan(rows: RowNest, target: Target) -> VectorNest:
-    loops = _with_vectors(rows, target).in_streams(reads=False)
-    nest = VectorNest(**vars(loops), straight=_straight(loops, target))
+    loops = _with_vectors(rows, target)
+    straight = _straight(loops, target)
+    streams = loops.in_streams(reads=loops.vector in loops.groups[0] and not straight)
+    nest = VectorNest(**vars(streams), straight=straight)
     return nest if nest.straight else keeping(nest, target.l2_nbytes // 2)
 
 
