@@ -85,6 +85,11 @@ def bind(
             loc=line_of(),
             next_step="give the function first, then its parameters: bind(fun, params)",
         )
+    for name, most in (("budget_ms", budget_ms), ("budget_nbytes", budget_nbytes)):
+        if most is not None and not (isinstance(most, int | float) and most >= 0):
+            raise OptionsError(
+                f"{name} is {most!r}", loc=line_of(), next_step="give a number, at least 0"
+            )
     _require_known(jit_options)
     budget = Budget(budget_ms, budget_nbytes)
     return Bound(fun, params, weights, budget, options, jit_options)

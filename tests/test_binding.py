@@ -702,6 +702,14 @@ def test_what_is_gone_cannot_be_copied() -> None:
         copy.deepcopy(bound)
 
 
+@pytest.mark.parametrize("budget", [{"budget_ms": -1.0}, {"budget_nbytes": -1}, {"budget_ms": "1"}])
+def test_what_is_no_budget_is_refused(budget: dict[str, Any]) -> None:
+    with pytest.raises(OptionsError, match=r"budget_\w+ is .*[1']") as caught:
+        stagejit.bind(lambda p, x: p @ x, jnp.eye(2), **budget)
+    assert caught.value.loc.file == __file__
+    assert "Next: give a number, at least 0" in str(caught.value)
+
+
 def test_what_is_no_function_is_refused_at_its_line() -> None:
     with pytest.raises(OptionsError, match="got 3 as a function") as caught:
         stagejit.bind(3, layers())  # type: ignore[arg-type]

@@ -36,7 +36,9 @@ class Loc:
         return bool(self.file)
 
     def __str__(self) -> str:
-        return f"{_shown(self.file)}:{self.line}" if self.file else "<unknown>"
+        if not self.file:
+            return "<unknown>"
+        return f"{_shown(self.file)}:{self.line}" if self.line else _shown(self.file)
 
     @property
     def short(self) -> str:

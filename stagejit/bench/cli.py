@@ -11,10 +11,15 @@ The heavy imports wait until a command runs, so that `--help` answers at once.
 from __future__ import annotations
 
 import sys
+import sysconfig
+import traceback
+from pathlib import Path
+from types import TracebackType
 
 import typer
 from rich.console import Console
 
+import stagejit
 from stagejit.bench.commands import caching, compiling, demonstrating, gpus, programs, showing
 from stagejit.errors import StagejitError
 
@@ -45,7 +50,8 @@ for _command in COMMANDS:
 
 
 def main() -> None:
-    """Runs the command line; errors of ours are printed without a traceback."""
+    """Runs the command line; errors of ours are printed without a traceback, and of those of a
+    user's program only what lies in it, and behind it."""
     try:
         app()
     except StagejitError as error:
@@ -53,3 +59,17 @@ def main() -> None:
             f"{type(error).__name__}: {error}", markup=False, highlight=False, soft_wrap=True
         )
         sys.exit(2)
+    except Exception as error:
+        theirs = _since_their_code(error.__traceback__)
+        if theirs is None:
+            raise
+        traceback.print_exception(type(error), error, theirs)
+        sys.exit(2)
+
+
+def _since_their_code(trace: TracebackType | None) -> TracebackType | None:
+    """From the first line on that is neither ours nor a library's; None where all are."""
+    ours = (str(Path(stagejit.__file__).parent), *sysconfig.get_paths().values(), "<")
+    while trace is not None and trace.tb_frame.f_code.co_filename.startswith(ours):
+        trace = trace.tb_next
+    return trace

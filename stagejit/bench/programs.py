@@ -32,6 +32,9 @@ USER_TOLERANCE = 1e-4
 _PROTOCOL = 'define BENCH = {"name": (function, args)} with args a tuple or a function returning it'
 
 
+MODULE_OF_FILE = "stagejit_bench_"  # how the names of users' files as modules begin
+
+
 class BenchError(StagejitError, ValueError):
     """A request to the command line that cannot be carried out."""
 
@@ -97,14 +100,21 @@ def module_of(path: Path) -> ModuleType:
     """A user's file as a module: runs it. Raises BenchError where it cannot be read."""
     if not path.is_file():
         raise BenchError(f"there is no file {str(path)!r}", next_step="give the path of a .py file")
-    spec = importlib.util.spec_from_file_location(f"stagejit_bench_{path.stem}", path)
+    spec = importlib.util.spec_from_file_location(f"{MODULE_OF_FILE}{path.stem}", path)
     if spec is None or spec.loader is None:
         raise BenchError(
             f"{str(path)!r} is not a Python file", next_step="its name must end in .py"
         )
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # dataclasses and pickling look their module up by name
-    spec.loader.exec_module(module)
+    try:
+        spec.loader.exec_module(module)
+    except SyntaxError as error:
+        raise BenchError(
+            f"{error.filename} cannot be read: {error.msg}",
+            loc=Loc(str(error.filename), error.lineno or 0),
+            next_step="correct it",
+        ) from error
     return module
 
 

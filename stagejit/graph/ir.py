@@ -95,7 +95,7 @@ class Graph:
     that are all of one number, by type and bits, of which some may have been erased. While it is
     rewritten, `weights` says what bound inputs are, `sliced` has those that are slices of it, and
     `measures` what is lost of those that are stored in fewer bytes, by name. `changes` counts what
-    was done to ops and their operands; `verified` is what the verifier saw of it last.
+    was done to ops and their operands; `analyses` has what was found of it, by class.
     """
 
     def __init__(self, name: str = "f") -> None:
@@ -113,7 +113,7 @@ class Graph:
         self._order: list[Op] | None = None  # what `ops` found, until the next change
         self._all_live = False  # what `eliminate_dead` left, until the next change
         self.changes = 0
-        self.verified: object = None
+        self.analyses: dict[type, Any] = {}
         self._return = self._insert("return", (), (), {}, UNKNOWN)
 
     # ---------------------------------------------------------------- reading
@@ -223,8 +223,8 @@ class Graph:
         """The end of the graph: ops and values let go of each other, so that nothing waits for a
         garbage collection (a constant may be a large array of the user's). bodies: those in it,
         too, unless another graph has them now."""
-        made, self._made, self._order, self.filled = self._made, [], None, {}
-        self.verified = None
+        made, self._made, self._order = self._made, [], None
+        self.filled, self.analyses = {}, {}
         if self._linked is not None:
             self._linked.clear()  # networkx keeps views of it, which refer to it
             self._linked = None

@@ -45,7 +45,7 @@ def verify(graph: Graph, *, changed_only: bool = False) -> None:
         except VerificationError as fault:
             raise VerificationError(f"op {op}: {fault.what}", loc=op.loc) from fault
     _verify_effect_order(graph)
-    graph.verified = _Verified.of(graph)
+    graph.analyses[_Verified] = _Verified.of(graph)
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,17 +59,20 @@ class _Verified:
     @classmethod
     def of(cls, graph: Graph) -> _Verified:
         bodies = (body for op in graph.nx for body in op.definition.bodies(op))
-        inside = tuple((body, body.verified) for body in bodies)
+        inside = tuple((body, body.analyses.get(_Verified)) for body in bodies)
         return cls(graph.changes, _inputs(graph), inside)
 
 
 def _is_as_verified(graph: Graph) -> bool:
-    seen = graph.verified
+    seen = graph.analyses.get(_Verified)
     return (
         isinstance(seen, _Verified)
         and seen.changes == graph.changes
         and seen.inputs == _inputs(graph)
-        and all(body.verified is was and _is_as_verified(body) for body, was in seen.bodies)
+        and all(
+            body.analyses.get(_Verified) is was and _is_as_verified(body)
+            for body, was in seen.bodies
+        )
     )
 
 

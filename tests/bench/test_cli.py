@@ -123,6 +123,22 @@ def test_a_bad_request_names_the_next_step(
     assert f"Next: {message}" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("text", ["import no_such_module", "def f(x): return x @ x", "f = 1 +"])
+def test_of_an_error_of_a_program_only_what_lies_in_it_is_shown(
+    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "theirs.py"
+    path.write_text(text)
+    monkeypatch.setattr(sys, "argv", ["stagejit", "explain", f"{path}:f", "--args", "f32[2,3]"])
+    with pytest.raises(SystemExit) as stopped:
+        cli.main()
+    assert stopped.value.code == 2
+    said = capsys.readouterr().err
+    assert str(path) in said
+    assert "typer" not in said
+    assert "user_functions.py" not in said
+
+
 def test_help_runs_as_a_module() -> None:
     command = (
         "import sys, runpy; sys.argv = ['stagejit', '--help']\n"

@@ -47,6 +47,7 @@ class Request:
         for what, name, known in (
             ("form of weights", self.weights, measuring.FORMS),
             ("size", self.size, tuple(SIZES)),
+            *(("opponent", name, measuring.OPPONENTS) for name in self.against),
         ):
             if name not in known:
                 raise BenchError(

@@ -26,6 +26,7 @@ from typing import Any
 
 from stagejit.bench import programs
 from stagejit.bench.programs import BenchError
+from stagejit.options import suggested
 
 _EXAMPLE = 'for example --args "f32[32,64], params, scale=0.5", with names of the module'
 _TYPE = re.compile(r"(bf|f|i|u|c)(\d+)$")
@@ -123,12 +124,24 @@ def _attribute(module: ModuleType, name: str) -> Any:
     found: Any = module
     for part in name.split("."):
         if not hasattr(found, part):
+            defined = [
+                known
+                for known, what in vars(module).items()
+                if not (known.startswith("_") or isinstance(what, ModuleType))
+            ]
             raise BenchError(
-                f"{module.__name__} has no {name!r}",
-                next_step="name something that the module defines",
+                f"{_shown(module)} has no {name!r}",
+                next_step=suggested(name, defined),
             )
         found = getattr(found, part)
     return found
+
+
+def _shown(module: ModuleType) -> str:
+    """As who calls the command names it: files of users' get names of modules that nobody knows."""
+    spec = module.__spec__
+    is_file = spec is not None and spec.name.startswith(programs.MODULE_OF_FILE)
+    return str(module.__file__) if is_file else module.__name__
 
 
 def _check(

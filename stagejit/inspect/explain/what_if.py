@@ -6,6 +6,7 @@ the call without the rewrite to the call with it, so what is worth something has
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -152,7 +153,7 @@ def _size(one: int, other: int) -> str:
 def _time(one: float | None, other: float | None) -> str:
     if one is None or other is None:
         return "?"
-    if one == other:
+    if math.isclose(one, other, rel_tol=1e-9):  # sums of the same times, in another order
         return "="
     share = f" ({100 * (other / one - 1):+.0f}%)" if one else ""
     return f"{'+' if other > one else '-'}{seconds_text(abs(other - one))}{share}"

@@ -12,7 +12,6 @@ its sides are where they are chosen: `select(i < 0, i + n, i)` is in [0, n) for 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -39,6 +38,11 @@ class Ranges(dict[Value, Interval]):
     """The intervals of one graph. Each is worked out when it is first asked for, also that of an
     operand which took the place of another one since its user's was."""
 
+    @classmethod
+    def of(cls, graph: Graph) -> Ranges:
+        found: Ranges = graph.analyses.setdefault(cls, cls())
+        return found
+
     def __missing__(self, value: Value) -> Interval:
         pending = [value]
         while pending:
@@ -57,8 +61,6 @@ class Ranges(dict[Value, Interval]):
 MAX_CONSTANT = 1 << 16  # elements of a constant that are looked at
 MAX_CONDITIONS = 4  # one inside the other
 
-_RANGES: WeakKeyDictionary[Graph, Ranges] = WeakKeyDictionary()
-
 
 def is_counted(value: Value) -> bool:
     """Whether it has a range: an integer or bool."""
@@ -68,7 +70,7 @@ def is_counted(value: Value) -> bool:
 
 def range_of(graph: Graph, value: Value) -> Interval:
     """The interval of a value with `is_counted`. Work is done once for each value."""
-    return _RANGES.setdefault(graph, Ranges())[value]
+    return Ranges.of(graph)[value]
 
 
 def _looks_behind(op: Op) -> bool:
@@ -167,7 +169,7 @@ def _of_choice(known: Ranges, predicate: Value, on_true: Value, on_false: Value)
 
 def range_where(graph: Graph, value: Value, predicate: Value) -> Interval:
     """The interval of `value` for those elements where `predicate` is true."""
-    known = _RANGES.setdefault(graph, Ranges())
+    known = Ranges.of(graph)
     facts = _facts(known, predicate, True)
     return _where(known, value, facts) if facts is not None else known[value]
 
@@ -264,14 +266,14 @@ def assume(graph: Graph, op: Op) -> None:
             inits = {value: given.pop(value) for value in carried if is_counted(value)}
             if body is op.attrs["body"]:
                 given = _carried(op, given, inits)
-        _RANGES[body] = Ranges(given)
+        body.analyses[Ranges] = Ranges(given)
 
 
 def _carried(op: Op, given: Facts, inits: Facts) -> Ranges:
     """`given`, and what is carried: in any iteration, the first of which starts with `inits`."""
     body: Graph = op.attrs["body"]
     chosen = _where_it_goes_on(op)
-    _RANGES[body] = Ranges(given)
+    body.analyses[Ranges] = Ranges(given)
     found = Ranges(given)
     others = []
     for at, start in enumerate(body.inputs[: op.attrs["carries"]]):
@@ -285,7 +287,7 @@ def _carried(op: Op, given: Facts, inits: Facts) -> Ranges:
         found[start] = counted or on
         if counted is None:
             others.append((start, body.outputs[at]))
-    _RANGES[body] = Ranges(found)
+    body.analyses[Ranges] = Ranges(found)
     ends = {start: range_of(body, end) for start, end in others}
     for start, end in ends.items():
         around = meet(found[start], hull(inits[start], end))
@@ -299,7 +301,7 @@ def _where_it_goes_on(op: Op) -> dict[int, Interval]:
     condition: Graph | None = op.attrs["condition"]
     if condition is None:
         return {}
-    known = _RANGES.setdefault(condition, Ranges())
+    known = Ranges.of(condition)
     facts = _facts(known, condition.outputs[0], True) or {}
     carried = condition.inputs[: op.attrs["carries"]]
     return {at: facts[value] for at, value in enumerate(carried) if value in facts}

@@ -16,7 +16,6 @@ value is only ever replaced by an equal one.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from weakref import WeakKeyDictionary
 
 from stagejit.base.symbolic import Undecided
 from stagejit.graph.ir import Graph, Op, Value, is_free
@@ -44,7 +43,13 @@ class _Jump:
     depth: int
 
 
-_JUMPS: WeakKeyDictionary[Graph, dict[Value, _Jump]] = WeakKeyDictionary()
+class _Jumps(dict[Value, _Jump]):
+    """Those of one graph."""
+
+    @classmethod
+    def of(cls, graph: Graph) -> _Jumps:
+        found: _Jumps = graph.analyses.setdefault(cls, cls())
+        return found
 
 
 def is_placed(op: Op) -> bool:
@@ -54,7 +59,7 @@ def is_placed(op: Op) -> bool:
 
 def untouched_before(graph: Graph, value: Value, box: Box) -> Value:
     """The value before all inserts that leave the box alone."""
-    jumps = _JUMPS.setdefault(graph, {})
+    jumps = _Jumps.of(graph)
     while is_placed(value.op):
         jump = _jump_from(jumps, value)
         if not ends_meet(*jump.ends, *box.ends) and jump.to.op in graph.nx:

@@ -59,7 +59,7 @@ def test_random_weights_of_another_size() -> None:
         (("--weights", "int2"), "'int2' is no form of weights"),
         (("--prompt", ""), "the prompt is empty"),
         (("--prompt", "é"), "not ASCII"),
-        (("--against", "numpy"), "nobody is called 'numpy'"),
+        (("--against", "numpy"), "'numpy' is no opponent"),
     ],
 )
 def test_what_cannot_be_done_has_a_next_step(arguments: tuple[str, ...], what: str) -> None:

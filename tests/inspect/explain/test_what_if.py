@@ -13,7 +13,7 @@ import pytest
 
 import stagejit
 from stagejit.errors import OptionsError
-from stagejit.inspect.explain.what_if import Measured, Worth, data_of_worths, lines_of
+from stagejit.inspect.explain.what_if import Measured, Worth, _time, data_of_worths, lines_of
 from stagejit.options import Options
 from stagejit.schedule.comparison import Totals
 from tests.inspect.pages import rows_of
@@ -47,6 +47,13 @@ def test_one_that_did_nothing_is_worth_nothing() -> None:
     (worth,) = joined.explain(X, what_if="fuse-rows").what_if
     assert worth.comparison.differing == ()
     assert worth.with_them == worth.without_them
+
+
+def test_times_in_another_order_are_the_same_time() -> None:
+    one = sum((0.1, 0.2, 0.3))
+    assert one != sum((0.3, 0.2, 0.1))
+    assert _time(one, sum((0.3, 0.2, 0.1))) == "="
+    assert _time(2e-6, 3e-6) == "+1 us (+50%)"
 
 
 def test_all_that_were_applied() -> None:
