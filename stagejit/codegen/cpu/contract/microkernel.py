@@ -295,8 +295,10 @@ class SumTile:
         def load(operand: int, constant: int, mask: Register | None) -> Register:
             view, at = kernel.operands[operand], offsets[operand] + constant
             raw = self.b.load(view.buffer, at, self._lanes(view), mask=mask)
-            if operand == self.tiling.next_tile:
-                self.b.prefetch(view.buffer, at + self._next_tile(view))
+            if self.tiling.next_tile is not None and operand == self.tiling.next_tile[0]:
+                along = self.tiling.next_tile[1]
+                behind = view.constant({along: self.sizes[along]})
+                self.b.prefetch(view.buffer, at + behind)
             return vmath.convert(self.b, raw, view.dtype, kernel.dtype)
 
         @cache
@@ -354,10 +356,6 @@ class SumTile:
                 line = max(self.tiling.line_nbytes // view.dtype.itemsize, 1)
                 for at in range(0, self.sizes[lane] * lanes, line):
                     self.b.prefetch(view.buffer, offset + (move * near + at))
-
-    def _next_tile(self, view: View) -> int:
-        """How far behind this tile the same place of the next one is."""
-        return max(view.strides.get(axis, 0) * size for axis, size in self.sizes.items())
 
     def _lanes(self, view: View) -> int:
         """Of what is loaded of an operand; 0: scalars."""

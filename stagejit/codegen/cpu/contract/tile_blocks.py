@@ -129,9 +129,10 @@ class BlockSearch(TileSearch):
         wanted = follows and self.is_short(points) and self.second_cycles(vector) > 0
         return math.ceil(_NEAR_CYCLES * self.fma_rate / points) if wanted and loads <= points else 0
 
-    def _next(self, tiling: Tiling) -> int | None:
+    def _next(self, tiling: Tiling) -> tuple[int, Var] | None:
         """The number of the operand of which tiles of dot products, each a piece of memory that
-        follows on the one before, fetch what the next tile reads; see Note [A page ahead]."""
+        follows on the one before along an axis, fetch what the next tile reads; and that axis. See
+        Note [A page ahead]."""
         if not self.across or any(tiling.pack):
             return None
         for number, source in enumerate(self.sources):
@@ -145,7 +146,7 @@ class BlockSearch(TileSearch):
             follows = source.stride(rows.var) == self.steps
             nbytes = rows.most * self.steps * source.dtype.itemsize
             if follows and nbytes <= 2 * self.target.page_nbytes:
-                return number
+                return number, rows.var
         return None
 
     def _pack_cycles(self, source: Source, tiling: Tiling, packs: bool) -> float:

@@ -25,9 +25,9 @@ class Tiling:
     the next one reads of the vector operand. near: how many steps before they read a line that
     follows the one before tiles bring it to the first cache, from the second one or, where nothing
     else does, from memory; 0: it comes when it is read. next_tile: the number of the operand
-    of which tiles bring what the next one reads, where that lies behind their own. cut: the
-    reduction axis of which the last part has fewer steps. panels: what is packed with lanes lies
-    tile by tile, see Note [Panels of scratch].
+    of which tiles bring what the next one along an axis reads, which lies behind their own, and
+    that axis. cut: the reduction axis of which the last part has fewer steps. panels: what is
+    packed with lanes lies tile by tile, see Note [Panels of scratch].
     """
 
     lane: Var | None
@@ -40,7 +40,7 @@ class Tiling:
     k_block: int = 0
     ahead: bool = False
     near: int = 0
-    next_tile: int | None = None
+    next_tile: tuple[int, Var] | None = None
     cut: Var | None = None
     panels: bool = True
     line_nbytes: int = 64
@@ -62,7 +62,7 @@ class Tiling:
         if self.near:
             return f"each step asks for what is read {self.near} steps later"
         if self.next_tile is not None:
-            side = ("left", "right")[self.next_tile]
+            side = ("left", "right")[self.next_tile[0]]
             return f"each tile asks for what the next one reads of the {side} operand"
         return ""
 
