@@ -82,6 +82,7 @@ def test_what_is_read_of_donated_arguments_is_said() -> None:
     found = cost_of(lambda c, x: (c.at[0].set(x), c[1:6].sum()), (zeros(8), zeros()), (0,), 20)
     assert found.nbytes == 20 + 4 + 4
     assert bound.nbytes_up_to(bound.CACHES[3]) == zeros(*bound.CACHES).nbytes
+    assert bound.nbytes_up_to(0) == zeros(*bound.CACHES).nbytes // 2  # all values
 
 
 # Milliseconds in the column `floor` of the published table, at its 233 GFLOP/s and 45 GB/s.

@@ -70,9 +70,10 @@ CACHES = 12, 2, 12, 256, 64  # of `decode`, f32
 
 
 def nbytes_up_to(position: int) -> int:
-    """Of the caches, what a step of `decode` there has to read: keys and values up to it."""
-    layers, both, heads, _, d = CACHES
-    return 4 * layers * both * heads * position * d
+    """Of the caches, what a step of `decode` there has to read: keys up to it, since the mask drops
+    the scores of others, and all values: a probability of zero times what is not finite is NaN."""
+    layers, _, heads, tokens, d = CACHES
+    return 4 * layers * heads * (position + tokens) * d
 
 
 def decode(

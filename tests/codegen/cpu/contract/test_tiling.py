@@ -182,6 +182,16 @@ def test_what_many_rows_use_or_a_cache_holds_is_not_asked_for_from_afar() -> Non
     assert _panels_plan((2, 256, 128), 1, np.int8, "cascadelake").tiling.near != page
 
 
+@pytest.mark.parametrize(("width", "dtype", "most"), [
+    (128, np.int8, 1), (128, jnp.bfloat16, 1), (64, np.float32, 4),
+    (16, np.int8, 12),  # one panel of a vector would wait for its own sums
+])  # fmt: skip
+def test_what_is_widened_is_read_one_panel_at_a_time(width: int, dtype: Any, most: int) -> None:
+    found = _panels_plan((24, 768, width), 1, dtype, "cascadelake")
+    (panels,) = (split for split in found.tiling.splits if split.var.extent == 24)
+    assert panels.most == most
+
+
 def _halves(q: Any, x: Any) -> Any:
     """Panels of bytes, each half a number."""
     half = (q[:, :, None, :] >> (jnp.arange(2, dtype=jnp.uint8)[:, None] * np.uint8(4))) & 15
