@@ -49,6 +49,8 @@ def turned_reads(state: State) -> dict[Op, str]:
 
 
 def _of_group(state: State, group: Group) -> Iterator[tuple[Op, str]]:
+    if not all(isinstance(size, int) for size in group.shape):
+        return  # what is far is not known for all sizes
     along = _axis_of_lines(coordinates(group.shape), group.shape)
     if along is None:
         return
