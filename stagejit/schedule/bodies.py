@@ -207,10 +207,15 @@ def _touched(
     places: Sequence[Place], schedule: Schedule, carries: Sequence[Carry]
 ) -> tuple[Place, ...]:
     """Without those of arguments that the body passes over: constants and slices whose readers are
-    gone, inputs that another branch reads."""
+    gone, inputs that another branch reads. A kernel has an address of each operand, also of one of
+    which it reads no element (windows that lie in the padding)."""
     used = {name for carry in carries for name in (carry.result, carry.argument)}
-    for dispatch in schedule.plan.dispatches:
+    for step in schedule.steps():
+        dispatch = step.dispatch
         used.update(access.buffer for access in (*dispatch.reads, *dispatch.writes))
+        used.update(bound.outer for body in dispatch.bodies for bound in body.bindings)
+        if not dispatch.bodies:
+            used.update(step.reads)
     for buffer in schedule.plan.buffers:
         if buffer.kind != "argument" or buffer.result is not None:
             used.add(buffer.name)
