@@ -26,7 +26,7 @@ from stagejit.codegen.ir.verifier import verify as verify_kernel
 from stagejit.codegen.kernel import Choice, Kernel, KernelArg
 from stagejit.codegen.math.functions import is_long
 from stagejit.codegen.meaning import require_its_meaning, require_its_result
-from stagejit.codegen.own import OwnPolicy, require_kinds, unmade
+from stagejit.codegen.own import OwnPolicy, require_kinds_of_dispatches, unmade
 from stagejit.codegen.target import Target
 from stagejit.codegen.templates import Templates
 from stagejit.dispatch.regions import Region
@@ -76,7 +76,9 @@ class KernelCache:
         self._templates: Templates[Generated] = Templates()
         backend = _backend(target)
         kinds = {*backend.generators, *(definition.kind for definition in self.ops)}
-        require_kinds((each for each in self.own if each.backend == backend.name), kinds)
+        require_kinds_of_dispatches(
+            (each for each in self.own if each.backend == backend.name), kinds
+        )
 
     def generate(self, region: Region, overwritten: frozenset[Value] = frozenset()) -> Generated:
         """The kernel of `region`, of which the memory plan lets stores take over the memory of the

@@ -31,7 +31,7 @@ from stagejit.rewrites.comparison import (
     random_elements,
     rounding,
 )
-from stagejit.schedule.memory.packing import ALIGNMENT
+from stagejit.schedule.memory.host import new_memory
 from stagejit.types import DType
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -97,9 +97,7 @@ def _memory_of(part: Graph, output: int, inputs: Mapping[Value, Array]) -> Array
 
 def _aligned(array: Array) -> Array:
     """A copy that begins where arguments of programs do."""
-    memory = np.empty(array.nbytes + ALIGNMENT, np.uint8)
-    start = -memory.ctypes.data % ALIGNMENT
-    made: Array = memory[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
+    made: Array = new_memory(array.nbytes).view(array.dtype).reshape(array.shape)
     made[...] = array
     return made
 

@@ -69,7 +69,7 @@ def unmade(own: OwnPolicy, kind: str, said: Declined) -> ExtensionError:
     return own.fault(f"declined a {kind}, of which nobody else has a kernel: {said.reason}")
 
 
-def require_kinds(policies: Iterable[OwnPolicy], known: Iterable[str]) -> None:
+def require_kinds_of_dispatches(policies: Iterable[OwnPolicy], known: Iterable[str]) -> None:
     """Raises ExtensionError for one that asks for dispatches of a kind that there is not. known:
     the kinds that the policies' backend, or an op of the same extensions, has."""
     names = sorted(known)

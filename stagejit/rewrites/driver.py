@@ -25,7 +25,7 @@ from stagejit.rewrites.rules import (
     OwnRule,
     Rule,
     declined,
-    require_known_kinds,
+    require_kinds_of_ops,
     require_own,
     rewrite,
 )
@@ -93,7 +93,7 @@ def with_own(steps: Sequence[Step], options: Options) -> list[tuple[Step, OwnSte
     """The steps, and those of the user's that stand beside one of them, with whose they are."""
     own = options.parts_of(OwnStep)
     mine = [rule for each in own if isinstance(each.step, LocalStep) for rule in each.step.rules]
-    require_known_kinds([*mine, *(each.rule for each in options.parts_of(OwnRule))])
+    require_kinds_of_ops([*mine, *(each.rule for each in options.parts_of(OwnRule))])
     names = [step.name for step in steps]
     found: list[tuple[Step, OwnStep | None]] = []
     for at, step in enumerate(steps):

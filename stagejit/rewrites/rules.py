@@ -105,7 +105,7 @@ class OwnRule(Extension):
     step: str
 
 
-def require_known_kinds(rules: Iterable[Rule]) -> None:
+def require_kinds_of_ops(rules: Iterable[Rule]) -> None:
     """Raises ExtensionError for one of a user's that asks for ops of a kind that there is not."""
     for rule in rules:
         unknown = sorted((rule.roots | rule.of).difference(known := known_kinds()))

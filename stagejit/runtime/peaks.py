@@ -24,6 +24,7 @@ from stagejit.base.locks import new_lock
 from stagejit.base.machine import floor_seconds
 from stagejit.codegen.target import Target
 from stagejit.runtime.objects.engine import engine
+from stagejit.schedule.memory.host import new_memory
 
 _ACCUMULATORS = 12  # latency 4 on two pipes needs 8; 12 and two constants still fit 16 registers
 _TRIAD_ELEMENTS = 16 << 20
@@ -151,9 +152,9 @@ def _best(pool: ThreadPoolExecutor, jobs: Sequence[Callable[[], None]], seconds:
 
 def _aligned(elements: int) -> np.ndarray[Any, np.dtype[np.float32]]:
     """Ones in f32 that start on a page."""
-    raw = np.ones(elements + _PAGE // 4, np.float32)
-    offset = -raw.ctypes.data % _PAGE // 4
-    return raw[offset : offset + elements]
+    made = new_memory(4 * elements, _PAGE).view(np.float32)
+    made[...] = 1
+    return made
 
 
 @functools.cache

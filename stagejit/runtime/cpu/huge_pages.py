@@ -22,7 +22,8 @@ from typing import Any
 import numpy as np
 
 from stagejit.runtime.cpu.native.arenas import HUGE_PAGE_NBYTES
-from stagejit.schedule.memory.packing import ALIGNMENT, aligned
+from stagejit.schedule.memory.host import new_memory
+from stagejit.schedule.memory.packing import aligned
 
 FEWEST_NBYTES = 16 << 20  # of all arrays: fewer are read from a cache, or soon
 _GAP_NBYTES = 64 << 10  # between arrays that share a page: what allocators put there
@@ -56,7 +57,7 @@ class Room:
         if self.nbytes < FEWEST_NBYTES:
             self.nbytes = 0
             return
-        self._rest = _memory(self.nbytes, HUGE_PAGE_NBYTES)
+        self._rest = new_memory(self.nbytes, HUGE_PAGE_NBYTES)
         advise = _madvise()
         if advise is not None:
             advise(self._rest.ctypes.data, self.nbytes, _MADV_HUGEPAGE)
@@ -67,14 +68,7 @@ class Room:
         if size <= len(self._rest):
             taken, self._rest = self._rest[:nbytes], self._rest[size:]
             return taken
-        return _memory(nbytes, ALIGNMENT)
-
-
-def _memory(nbytes: int, alignment: int) -> Array:
-    """So many bytes that begin at a multiple."""
-    raw = np.empty(nbytes + alignment, np.uint8)
-    start = -raw.ctypes.data % alignment
-    return raw[start : start + nbytes]
+        return new_memory(nbytes)
 
 
 def whole_pages(memory: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
