@@ -19,7 +19,7 @@ from typing import Protocol, TypeVar
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests import levels
+from tests import levels, xla
 from tests.randomness import RNG
 from tests.sampling import keep_some_of_marked, try_all
 
@@ -34,6 +34,8 @@ if not _STARTED_BY_ANOTHER:
     os.environ["STAGEJIT_CACHE_DIR"] = tempfile.mkdtemp(prefix="stagejit-tests-")
 _CACHE_DIR = os.environ["STAGEJIT_CACHE_DIR"]
 os.environ["STAGEJIT_STRICT"] = "1"  # a fault of ours fails the test; without, XLA would cover it
+# Processes that tests start find what they import compiled: a second for each of them.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 for _profile, _examples in (("stagejit", 10), ("all cases", 25)):
     settings.register_profile(
@@ -72,9 +74,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 # What XLA compiles in tests is what results are compared to, and what is left to it: of either,
 # only the values matter, and most of it runs once, on few elements. Its code generators take most
-# of that time, and less without optimizations. Its own passes run all the same. Flags that an XLA
-# does not know would end the process. (Without the emitters of fusions it is faster still, and a
-# scatter of XLA's ended the process once.)
+# of that time, and less without optimizations and emitters of fusions (`tests/xla.py`). Its own
+# passes run all the same. Flags that an XLA does not know would end the process.
 _XLA_FLAGS = ["--xla_backend_optimization_level=0", "--xla_cpu_parallel_codegen_split_count=1"]
 
 
@@ -112,6 +113,12 @@ def data_of_this_test(request: pytest.FixtureRequest) -> Iterator[None]:
     """What a test draws from `RNG` does not depend on which tests ran before it."""
     with RNG.inside(request.node.nodeid):
         yield
+
+
+@pytest.fixture(autouse=True, scope="module")
+def xla_for_tests(request: pytest.FixtureRequest) -> None:
+    """Before the first test of a module, which has imported JAX if it uses it."""
+    xla.of_next_module(as_shipped=request.config.getoption("--xla-as-shipped"))
 
 
 # Kernels of tests have few elements each, and LLVM takes a good part of the time of tests that

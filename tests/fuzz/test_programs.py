@@ -265,11 +265,11 @@ return jax.pure_callback(wait, x, x)
 def test_what_does_not_end_is_nobodys_fault_with_jax_and_a_finding_with_us() -> None:
     """Of what waits, the second call is ours. They are judged beside each other: nothing works."""
     with ThreadPoolExecutor() as pool:
-        jax_waits = pool.submit(judged_alone, program(ENDLESS.format(0)), seconds=8)
-        we_wait = pool.submit(judged_alone, program(WAITING), seconds=20)
+        jax_waits = pool.submit(judged_alone, program(ENDLESS.format(0)), seconds=4)
+        we_wait = pool.submit(judged_alone, program(WAITING), seconds=1, with_jax=60)
         ends = judged_alone(program(ENDLESS.format(99)))
-    assert jax_waits.result() == Verdict("refused", "with jax.jit: no result after 8 s")
-    assert we_wait.result() == Verdict("crash", "no result after 20 s")
+    assert jax_waits.result() == Verdict("refused", "with jax.jit: no result after 4 s")
+    assert we_wait.result() == Verdict("crash", "no result after 1 s")
     assert ends == Verdict("right")
 
 

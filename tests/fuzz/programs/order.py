@@ -121,6 +121,7 @@ def digests(setting: Setting, features: frozenset[str], folder: str) -> dict[int
             seed, digest = ours.recv()
             found[seed] = digest
             if len(found) == len(set(setting.seeds)):
+                process.join(5)  # it removes its folder
                 break
     except EOFError:
         pass  # what is missing differs

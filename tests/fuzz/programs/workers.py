@@ -184,18 +184,23 @@ def _safely(connection: Connection, make: Callable[[], Program]) -> Verdict:
 # ---------------------------------------------------------------------- reproducing and minimizing
 
 
-def judged_alone(program: Program, seconds: float = PATIENCE_SECONDS) -> Verdict:
-    """The verdict on one program, in a new process."""
+def judged_alone(
+    program: Program, seconds: float = PATIENCE_SECONDS, *, with_jax: float | None = None
+) -> Verdict:
+    """The verdict on one program, in a new process. seconds: for each of the two compilers, or with
+    `with_jax` for ours."""
     ours, theirs = FORK.Pipe()
     process = FORK.Process(target=_judge_one, args=(theirs, program), daemon=True)
     process.start()
     theirs.close()
     worker = _Worker(process, ours, program.seed, time.monotonic())
     try:
-        while ours.poll(max(worker.since + seconds - time.monotonic(), 0)):
+        patience = seconds if with_jax is None else with_jax
+        while ours.poll(max(worker.since + patience - time.monotonic(), 0)):
             if (verdict := _received(worker)) is not None:
                 return verdict
-        return worker.overdue(seconds)
+            worker.since, patience = time.monotonic(), seconds
+        return worker.overdue(patience)
     finally:
         _stop(worker)
 
