@@ -29,6 +29,12 @@ def test_windows_at_narrow_indices_are_written_within_bounds() -> None:
     np.testing.assert_array_equal(found, wanted)
 
 
+def test_what_needs_emitters_has_them() -> None:
+    with jax.enable_x64(True):
+        z = np.array([1 + 1j, 2 - 1j])
+        np.testing.assert_array_equal(jax.jit(lax.clamp)(z, z, z), z)
+
+
 def mapped(*batched: Any) -> Any:
     return lax.map(lambda args: jax.jit(subtracted)(*args), batched)
 

@@ -2,7 +2,7 @@
 
 Input: JAX, once a test module has imported it. Output: what is compiled from then on in this
 process has no emitters of fusions, which take half of the time of XLA and write MLIR that is
-compiled in a dozen passes, but where it has a scatter; and programs that one test module lowers on
+compiled in a dozen passes, but where XLA needs them; and programs that one test module lowers on
 one thread share an MLIR context, whose dialects take longer to load than most programs to lower.
 Invariant: values are what users get; see Note [Scatters].
 
@@ -64,6 +64,7 @@ def _share_contexts() -> None:
 
 
 def _leave_out_emitters() -> None:
+    import jax
     from jax._src import compiler
 
     compile_as_shipped = compiler.backend_compile_and_load
@@ -71,9 +72,18 @@ def _leave_out_emitters() -> None:
     def backend_compile_and_load(
         backend: Any, module: Any, devices: Any, options: Any, *others: Any, **named: Any
     ) -> Any:
-        if not has_scatter(module):
-            options.env_option_overrides = [*options.env_option_overrides, (_FLAG, False)]
-        return compile_as_shipped(backend, module, devices, options, *others, **named)
+        def compiled() -> Any:
+            return compile_as_shipped(backend, module, devices, options, *others, **named)
+
+        if has_scatter(module):
+            return compiled()
+        as_shipped = list(options.env_option_overrides)
+        options.env_option_overrides = [*as_shipped, (_FLAG, False)]
+        try:
+            return compiled()
+        except jax.errors.JaxRuntimeError:  # some things need emitters: a complex clamp
+            options.env_option_overrides = as_shipped
+            return compiled()
 
     compiler.backend_compile_and_load = backend_compile_and_load
 
