@@ -12,6 +12,7 @@ from stagejit.base.machine import Machine
 from stagejit.codegen.closed import ClosedRegion
 from stagejit.codegen.math import functions as vmath
 from stagejit.dispatch.regions import Region
+from stagejit.graph.ir import Op
 from stagejit.graph.ops.elementwise import function_of
 
 _CALLED = 4.0  # operations that a call takes
@@ -39,11 +40,15 @@ def element_code(region: ClosedRegion) -> float:
     evaluated = [
         op for op, is_ in known if (is_.is_elementwise and is_.code is None) or is_.is_gather
     ]
-    functions = [(function_of(op), op.result.type.dtype) for op in evaluated]
-    return sum(
-        min(vmath.cost(function, dtype), called) if function else 1.0
-        for function, dtype in functions
-    ) + sum(op.definition.element_flops(op) for op in counted)
+    return sum(min(operations(op), called) for op in evaluated) + sum(
+        op.definition.element_flops(op) for op in counted
+    )
+
+
+def operations(op: Op) -> float:
+    """Of one element of an elementwise op; one of any other."""
+    function = function_of(op)
+    return vmath.cost(function, op.result.type.dtype) if function else 1.0
 
 
 def region_seconds(region: ClosedRegion, target: Machine) -> float:

@@ -17,8 +17,10 @@ from collections import Counter
 from collections.abc import Sequence
 
 from stagejit.base.machine import FRESH_FROM_NBYTES
+from stagejit.codegen.choices import cheapest
 from stagejit.codegen.closed import ClosedRegion
 from stagejit.codegen.costs import element_code, region_seconds
+from stagejit.codegen.elements.abreast import CLAMPED, MOST_ABREAST, PICKED, index_operations
 from stagejit.codegen.elements.accesses import between_lanes
 from stagejit.codegen.elements.elements import Memory
 from stagejit.codegen.elements.loops import Loops, loops_of_stores
@@ -29,12 +31,14 @@ from stagejit.codegen.nest.emitter import Emitter
 from stagejit.codegen.nest.items import block_of, cores_worth_having, in_items
 from stagejit.codegen.nest.kernels import kernel_of
 from stagejit.codegen.nest.tree import (
+    At,
     Chunk,
     Do,
     Loop,
     Node,
     Parallel,
     Tail,
+    Within,
     everywhere,
     vectors,
 )
@@ -45,6 +49,8 @@ _BLOCK = 1 << 14  # elements of one item along the vector variable
 _SMALLEST_BLOCK = 1 << 12  # where cores would stay without work
 _UNROLLED = 4  # vectors of a row that is short enough to be straight code
 _STRAIGHT = 160  # operations of such a row; more of them overlap as well from one round to the next
+_MOST_ABREAST_VECTORS = 2  # of a row; of longer ones less is the work of finding them
+_FEWEST_ROWS = 128  # that are worth the code of some
 _LONG = 64  # operations beside which masking all vectors of a loop costs nothing
 _SQUARES = 8  # next to each other along the vector variable, where steps of the other cross pages
 _TILE_BLOCK = 1 << 10  # elements of one item along the tile variable
@@ -105,6 +111,8 @@ class _Policy:
         self.outer = [var for var in variables if var not in (vector, self.tile, between)]
         self.stride = between.extent if between else _stores_between(loops.region)
         self.code = element_code(loops.region)
+        gathers = [op for op in loops.region.ops if op.definition.is_gather]
+        self.places = [op.operands[1] for op in gathers]
 
     def tree(self, cores: int) -> Parallel:
         outer = [(var, 1) for var in self.outer]
@@ -112,6 +120,8 @@ class _Policy:
         if vector is None:
             return in_items(outer, self.store, cores)
         others = math.prod(var.extent for var in self.outer)
+        if rows := self._rows_abreast(vector):
+            return self._abreast(rows, vector, cores)
         if tile is None:
             block = block_of(vector.extent, others, _BLOCK, _SMALLEST_BLOCK, cores)
             return in_items([*outer, (vector, block)], self._row(vector, block), cores)
@@ -163,6 +173,50 @@ class _Policy:
             and self.code >= _LONG
             and not loops.streamed
         )
+
+    # ---------------------------------------------------------------- rows abreast
+
+    def _rows_abreast(self, vector: Var) -> int:
+        """How many rows along the innermost other loop find together where they are read; 0 where
+        none is read at a place that each row finds for itself, or rows are long or few. See Note
+        [Rows abreast]."""
+        loops, region = self.loops, self.loops.region
+        lanes = min(self.target.vector_nbytes // 4, MOST_ABREAST)
+        count = -(-vector.extent // self.lanes)
+        if self.tile or self.stride > 1 or not self.outer or self.outer[-1].extent < _FEWEST_ROWS:
+            return 0
+        shared = index_operations(region.ops, self.places)
+        if count > _MOST_ABREAST_VECTORS or count * (self.code - shared) * lanes > _STRAIGHT:
+            return 0
+        found = {var for form in loops.forms for var in form.vars() if var.follows}
+        if not any(self.outer[-1] in var.follows and vector not in var.follows for var in found):
+            return 0
+        alone = CLAMPED + shared
+        ranked = cheapest(
+            "abreast",
+            (1, lanes),
+            lambda rows: alone if rows == 1 else alone / rows + PICKED,
+            lambda rows: f"{rows} rows at once" if rows > 1 else "one by one",
+            "operations a row to find where it is read",
+        )
+        self.emitter.chose(ranked.choice.name, ranked.choice.reason)
+        return ranked.best if ranked.best > 1 else 0
+
+    def _abreast(self, rows: int, vector: Var, cores: int) -> Parallel:
+        """So many rows at once, then one by one; an item is about as many elements as elsewhere."""
+        *outer, along = self.outer
+        others = math.prod(var.extent for var in outer)
+        each = vector.extent * rows
+        most, least = (-(-size // each) * rows for size in (_BLOCK, _SMALLEST_BLOCK))
+        block = block_of(along.extent, others, most, least, cores)
+        row = self._row(vector, vector.extent)
+        together = Within(
+            f"{rows} rows abreast",
+            lambda: self.elements.abreast(along, rows, self.places),
+            tuple(At(((along, number),), row) for number in range(rows)),
+        )
+        body = Loop(along, (Chunk(rows, together), Chunk(1, row)))
+        return in_items([*((var, 1) for var in outer), (along, block)], body, cores)
 
     # ---------------------------------------------------------------- squares
 

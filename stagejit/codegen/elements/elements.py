@@ -14,13 +14,14 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import reduce
 
 import numpy as np
 
+from stagejit.codegen.elements.abreast import Abreast, lane_of, picked
 from stagejit.codegen.elements.loops import Ahead
 from stagejit.codegen.elements.phases import Place, WaitingStores
 from stagejit.codegen.elements.positions import Positions, clamped, is_inside
@@ -37,7 +38,7 @@ from stagejit.dispatch.regions import Store
 from stagejit.errors import InternalError
 from stagejit.graph.ir import Op, Value
 from stagejit.graph.ops.moving.slices import pull_view
-from stagejit.index.affine import Affine, Index, linearize
+from stagejit.index.affine import Affine, Index, Var, linearize
 from stagejit.types import DType, dtype_named, i32, i64
 
 
@@ -61,6 +62,7 @@ class Elements(Positions):
         self._squares: dict[tuple[int, ...], list[Register]] = {}  # transposed, by their rows
         self._waiting = WaitingStores(builder, 0)
         self.ahead: Ahead | None = None
+        self._abreast: Abreast | None = None
         self._asked: set[int] = set()  # the loads whose lines were
 
     @contextmanager
@@ -75,14 +77,37 @@ class Elements(Positions):
         finally:
             self.position, self._waiting = before, waiting
 
+    @contextmanager
+    def abreast(self, var: Var, rows: int, values: Iterable[Value]) -> Iterator[None]:
+        """Inside, `values` are evaluated for so many rows along `var` at once, from the one where
+        it stands; see Note [Rows abreast]."""
+        self._abreast = Abreast.of(var, self.position.env[var], rows, values)
+        try:
+            yield
+        finally:
+            self._abreast = None
+
     # ---------------------------------------------------------------- values
 
     def given(self, value: Value, index: Index) -> Register | None:
         if value in self.bound:
             return self.bound[value](index)
+        if self._abreast and (made := self._lane(self._abreast, value, index)):
+            return made
         if value not in self.memory:
             return None
         return self.load_at(value, self.memory[value], value.type.offset(index))
+
+    def _lane(self, rows: Abreast, value: Value, index: Index) -> Register | None:
+        """What the row where the loops stand has of a vector of all rows."""
+        row = rows.row_of(value, index, self.position.env.get(rows.var))
+        if row is None or any(self.varies(part) for part in index):
+            return None
+        self._abreast = None  # evaluated as it is
+        with self.first_of({rows.var: rows.first}, rows.var, len(rows.steps)):
+            made = self.value(value, index)
+        self._abreast = rows
+        return self.b.extract(made, row) if made.type.lanes else made
 
     def bind(self, value: Value, index: Index, made: Callable[[], Register]) -> None:
         """`made` gives the element of `value` at `index`; no other one is asked for."""
@@ -120,13 +145,15 @@ class Elements(Positions):
         *,
         clamps: bool = True,
     ) -> Affine:
+        element, lane = lane_of(element) if self._abreast else (element, None)
         if dtype.bits == 64 and not dtype.is_signed:  # beyond i64 is beyond every array
             element = self.b.binary("umin", element, (1 << 63) - 1)
         narrow = element.type.lanes > 0 and dtype.bits + (not dtype.is_signed) <= 32
         start = vmath.convert(self.b, element, dtype, i32 if narrow else i64)
         if inside is not None:
-            inside.append(is_inside(self.b, start, room))
-        return self.dynamic(clamped(self.b, start, room) if clamps else start, room)
+            inside.append(is_inside(self.b, picked(self.b, start, lane), room))
+        start = clamped(self.b, start, room) if clamps else start
+        return self.dynamic(picked(self.b, start, lane), room)
 
     def started(self, form: Affine) -> Affine:
         """A form of a dry run whose dynamic variables know the scalars that they stand at."""
@@ -246,8 +273,8 @@ class Elements(Positions):
     def _ask(self, value: Value, form: Affine, buffer: Buffer, at: Register) -> None:
         """Asks for the line that a read at this place will need some steps later, if it is to."""
         ahead = self.ahead
-        if ahead and (value, form) in ahead.reads:
-            further = at + ahead.steps * form.coeff(ahead.var)
+        if ahead and (value, form) in ahead.reads and (step := form.coeff(ahead.var)):
+            further = at + ahead.steps * step
             self.b.prefetch(buffer, further, locality=2 if ahead.far else 3)
 
     def alignment(self, buffer: Buffer, base: int, uniform: Affine) -> int:

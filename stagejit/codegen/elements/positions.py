@@ -83,6 +83,17 @@ class Positions(Walk[Register]):
             self.position, self._known = before, outside
 
     @contextmanager
+    def first_of(self, env: Mapping[Var, Register], vector: Var, lanes: int) -> Iterator[None]:
+        """Evaluate a whole vector along a variable, wherever the loops stand."""
+        before, outside = self.position, self._known
+        self.position = Position({**before.env, **env}, vector, lanes, within=before.within)
+        self._known = {}
+        try:
+            yield
+        finally:
+            self.position, self._known = before, outside
+
+    @contextmanager
     def tile_step(self, step: int | Register) -> Iterator[None]:
         """Evaluate row `step` of the current tile."""
         tile = self.position.tile

@@ -40,6 +40,7 @@ CHOICES: dict[str, str] = {
     "there until somebody reads them; on cores that do not see ahead, which reads and stores ask "
     "for lines before it is their turn",
     "row": "the code of the innermost loop: straight or turning, how its last vector is cut off",
+    "abreast": "short rows of a gather whose indices are computed together, in vectors",
     "rows": "how the rows of a reduction lie to the vectors, and how often the kernel passes over "
     "them; on a GPU, which threads share a row",
     "keep": "values that several passes over a row share instead of computing them again",
