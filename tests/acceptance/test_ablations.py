@@ -418,7 +418,7 @@ ABLATIONS = {
     "fuse-rows": Ablation(lambda x: jax.nn.softmax(x, 1), (X,), softmax, dispatches, 1, 3),
     "store-transposes": Ablation(
         lambda x, y: (x.T * y).sum(1),
-        (f32(256, 256), f32(256, 256, seed=1)),
+        (f32(512, 512), f32(512, 512, seed=1)),
         lambda x, y: (x.T * y).sum(1),
         rows_across_lines,
         0,

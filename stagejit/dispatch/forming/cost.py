@@ -18,7 +18,7 @@ DISPATCH_NBYTES = 4096
 # What is no larger stays in a near cache, and is not worth spreading over workers.
 SMALL_SPACE_NBYTES = 64 << 10
 # What is as large is not expected to be near when its lines are met again; a line of memory.
-FAR_NBYTES = 256 << 10
+FAR_NBYTES = 1 << 20
 LINE_NBYTES = 64
 
 # Most flops an element of a contraction's operand may cost where it is packed, see
