@@ -25,6 +25,7 @@ from stagejit.codegen.ir.nodes import Value as Register
 from stagejit.codegen.ir.nodes import element_type
 from stagejit.codegen.math import functions as vmath
 from stagejit.codegen.nest.emitter import Emitter
+from stagejit.codegen.nest.groups import Split
 from stagejit.codegen.nest.spans import Span
 from stagejit.codegen.nest.tree import Cell, Do, Node, Within, serial, vectors
 from stagejit.index.affine import Var
@@ -311,7 +312,7 @@ class SumTile:
             return evaluated(self.emitter, self.tiling, kernel.dtype, source, own, places, mask)
 
         if self.tiling.ahead:
-            self._fetch_ahead(offsets)
+            self._fetch_ahead(loops, offsets)
         if self.tiling.near and loops:
             self._fetch_near(loops[-1], offsets)
         current = list(self.emitter.cells[self.sums])
@@ -328,25 +329,40 @@ class SumTile:
                 current[number] = self._multiply_add(a, b, current[number], tail)
         self.emitter.cells[self.sums] = tuple(current)
 
-    def _fetch_ahead(self, offsets: Sequence[Register]) -> None:
-        """What this step of the next block reads of the vector operand, so that lines come from
-        memory one by one. Of tiles that read the same vectors, the first ones fetch them."""
+    def _fetch_ahead(self, loops: Sequence[Steps], offsets: Sequence[Register]) -> None:
+        """What the next block reads of the vector operand, so that lines come from memory one by
+        one. Tiles that read the same vectors share it: where these run on from step to step, a
+        piece of memory each; otherwise the first ones fetch what their step of it reads."""
         lane, axis, tiling = self.tiling.lane, self.tiling.blocked, self.tiling
         assert lane is not None
         assert axis is not None
-        for view, offset in zip(self.kernel.operands, offsets, strict=True):
+        for number, (view, offset) in enumerate(zip(self.kernel.operands, offsets, strict=True)):
             if lane not in view.depends:
                 continue
             others = [split for split in tiling.splits if split.var not in view.depends]
             rows = max(others, key=lambda split: split.block, default=None)
             vectors, group, share = self.sizes[lane], self.b.const(0), self.sizes[lane]
+            if [loop.moves[number] for loop in loops] == [tiling.row]:
+                self._fetch_piece(view, self.starts[number], loops[0].var, rows)
+                continue
             if rows is not None:
                 group, share = self.emitter.groups[rows.var], -(-vectors // rows.block)
-            for number in range(share):
-                vector = group * share + number
+            for turn in range(share):
+                vector = group * share + turn
                 at = vector * tiling.lanes + view.constant({axis: tiling.k_block})
                 at = self.b.select(self.b.compare("lt", vector, vectors), at, self.b.const(0))
                 self.b.prefetch(view.buffer, offset + at, locality=2)
+
+    def _fetch_piece(self, view: View, start: Register, steps: Var, rows: Split | None) -> None:
+        """Of the block that lies behind this one, the part of a step of a group of rows."""
+        tiling, step = self.tiling, self.emitter.elements.position.env[steps]
+        share = -(-tiling.row // (1 if rows is None else rows.block))
+        if rows is not None:
+            step = step + self.emitter.groups[rows.var] * tiling.k_block
+        line = max(tiling.line_nbytes // view.dtype.itemsize, 1)
+        first = start + tiling.k_block * tiling.row + step * share
+        for at in range(0, share, line):
+            self.b.prefetch(view.buffer, first + at, locality=2)
 
     def _fetch_near(self, loop: Steps, offsets: Sequence[Register]) -> None:
         """What a later step reads of vectors that follow each other, a line at a time."""
