@@ -1,8 +1,9 @@
 """Products, quotients, absolute values and order of complex numbers.
 
 Input: pairs of parts. Output: pairs, absolute values and conditions. Invariant: products are the
-textbook's; division (Smith 1962), absolute values and signs are scaled, so that squares of large or
-small parts do not leave the range; what is infinite divides to zero, as in C.
+textbook's, but for squares, whose parts keep their digits; division (Smith 1962), absolute values
+and signs are scaled, so that squares of large or small parts do not leave the range; what is
+infinite divides to zero, as in C.
 """
 
 from __future__ import annotations
@@ -14,8 +15,19 @@ from stagejit.trace.math.expressions import Real, larger, smaller
 
 
 def product(x: Pair, y: Pair) -> Pair:
+    """A square where both are one pair."""
+    if x is y:
+        return square(x)
     (a, b), (c, d) = x, y
     return a * c - b * d, a * d + b * c
+
+
+def square(x: Pair) -> Pair:
+    """x**2, whose real part a**2 - b**2 would lose all digits where a is near b. Sizes, so that
+    a zero is 0, never -0."""
+    a, b = x
+    large, small = abs(a), abs(b)
+    return (large - small) * (large + small), a * b + b * a
 
 
 def one_minus_square(x: Pair) -> Pair:
@@ -25,13 +37,16 @@ def one_minus_square(x: Pair) -> Pair:
 
 
 def one_minus(real: Value, emit: Emitter) -> Real | None:
-    """1 - (a * a - b * b)  -->  (1 + a) * (1 - a) + b * b; None of others"""
-    if real.op.attrs.get("fn") != "sub":
+    """1 - (|a| - |b|) * (|a| + |b|)  -->  (1 + a) * (1 - a) + b * b; None of others"""
+    if real.op.attrs.get("fn") != "mul":
         return None
-    factors = [x.op for x in real.op.operands]
-    if any(x.attrs.get("fn") != "mul" or len(set(x.operands)) > 1 for x in factors):
+    less, more = (x.op for x in real.op.operands)
+    if (less.attrs.get("fn"), more.attrs.get("fn")) != ("sub", "add"):
         return None
-    a, b = (Real(emit, x.operands[0]) for x in factors)
+    sizes = [x.op for x in less.operands]
+    if less.operands != more.operands or any(x.attrs.get("fn") != "abs" for x in sizes):
+        return None
+    a, b = (Real(emit, x.operands[0]) for x in sizes)
     return (a + 1) * -(a - 1) + b * b
 
 
@@ -65,12 +80,12 @@ def reciprocal(x: Pair) -> Pair:
 def power(x: Pair, exponent: int) -> Pair:
     """An integral power, by squares."""
     result: Pair | None = None
-    square, left = x, abs(exponent)
+    squared, left = x, abs(exponent)
     while left:
         if left & 1:
-            result = square if result is None else product(result, square)
+            result = squared if result is None else product(result, squared)
         left >>= 1
-        square = product(square, square) if left else square
+        squared = square(squared) if left else squared
     if result is None:
         return x[0].like(1), x[0].like(0)
     return reciprocal(result) if exponent < 0 else result

@@ -149,12 +149,11 @@ _ALIKE = (
     trigonometric.sin, trigonometric.cos, trigonometric.tan,
     trigonometric.sinh, trigonometric.cosh, trigonometric.tanh,
     inverses.asin, inverses.acos, inverses.atan, inverses.asinh, inverses.acosh, inverses.atanh,
-    inverses.atan2, arithmetic.sign, arithmetic.one_minus_square,
+    inverses.atan2, arithmetic.sign, arithmetic.square, arithmetic.one_minus_square,
 )  # fmt: skip
 _FUNCTIONS: dict[str, Callable[..., Pair]] = {
     **{function.__name__: function for function in _ALIKE},
     "mul": arithmetic.product,
-    "square": lambda x: arithmetic.product(x, x),
     "div": arithmetic.quotient,
     "max": functools.partial(arithmetic.chosen, "max"),
     "min": functools.partial(arithmetic.chosen, "min"),

@@ -163,6 +163,34 @@ def test_near_one_nothing_is_lost_to_a_square(name: str) -> None:
     assert (abs(made - expected) / abs(expected)).max() < 1e-6
 
 
+SQUARES: dict[str, Callable[[Any], Any]] = {
+    "square": jnp.square,
+    "product": lambda z: z * z,
+    "power": lambda z: z**2,
+}
+
+
+@pytest.mark.parametrize("name", SQUARES)
+def test_parts_of_squares_keep_their_digits(name: str) -> None:
+    """The real part where both parts of a number are nearly as large, and the other way around."""
+    r = np.random.default_rng(0)
+    a = r.choice([-1, 1], 4000) * 10 ** r.uniform(-5, 5, 4000)
+    b = r.choice([-1, 1], 4000) * a * (1 + 10 ** r.uniform(-6, 1, 4000))
+    z = (a + 1j * b).astype(np.complex64)
+    expected = SQUARES[name](z.astype(np.complex128))
+    made = np.asarray(stagejit.jit(SQUARES[name], options=VERIFYING)(z))
+    np.testing.assert_allclose(made.real, expected.real, rtol=1e-6)
+    np.testing.assert_allclose(made.imag, expected.imag, rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", SQUARES)
+def test_squares_of_what_is_large_or_infinite(name: str) -> None:
+    z = [complex(np.inf, 1), complex(np.inf, 1e30), complex(1e30, 1e30), complex(-1, -1)]
+    made = np.asarray(stagejit.jit(SQUARES[name], options=VERIFYING)(np.asarray(z, np.complex64)))
+    np.testing.assert_array_equal(made.real, [np.inf, np.inf, 0, 0])
+    assert not np.signbit(made.real).any()
+
+
 def test_dont_take_other_differences_for_squares() -> None:
     def of_parts(z: Any, w: Any) -> Any:
         a, b = z.real, w.imag
