@@ -44,7 +44,7 @@ _FAR_STALL = 0.2  # part of a step that it costs: 0.15 seen on Zen 5, 0.3 with A
 # packed, 32x1024x1024 0.6), or because blocks fetch the next one (300x4096x4096 takes 0.72 of the
 # time where it is packed, 123x51234x456 0.74, 64x4096x4096 0.88). On Zen, with 24, neither is seen.
 _SECOND_CYCLES = 16
-_FEW_LINES = 12
+FEW_LINES = 12
 _EVICTED_STALL, _FETCH_STALL = 0.5, 0.25  # parts of a step
 # A vector of bytes, or of halves, is extended and converted; a scalar is then repeated, too.
 _WIDEN_VECTOR, _WIDEN_SCALAR = 2.0, 3.0
@@ -174,7 +174,7 @@ class StepCosts:
         """Whether rows of a block, as it lies, evict each other from the second cache, at the same
         place of so many pages, and are waited for. Which pages share a place is chance, so that it
         holds half."""
-        if self.target.l1_misses > _FEW_LINES:
+        if self.target.l1_misses > FEW_LINES:
             return False
         stride = self.step_nbytes(source)
         most = MOST_STREAMED_STEPS if self.streams(source) else MOST_STEPS * 3 // 2
@@ -221,7 +221,7 @@ class StepCosts:
 
     def waits_for_fetches(self, vector: Source) -> bool:
         """Whether these take lines that short steps want; for few rows there is little to do."""
-        few = self.target.l1_misses <= _FEW_LINES
+        few = self.target.l1_misses <= FEW_LINES
         return few and self.is_prefetched(vector) and not self.is_passed(vector)
 
     def is_far(self, vector: Source) -> bool:

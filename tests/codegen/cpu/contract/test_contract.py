@@ -68,6 +68,7 @@ def test_transposed_operands(runner: Runner, left: bool, right: bool) -> None:
 
 def test_long_strides_collide_in_no_way_that_shows(host: Runner) -> None:
     host.check(lambda a, b: a.T @ b, array(600, 1024), array(600, 48))
+    host.check(lambda a, b: a.T @ b, array(600, 39), array(600, 135))
 
 
 def test_vectors(runner: Runner) -> None:

@@ -80,6 +80,29 @@ def test_lanes_follow_memory() -> None:
     assert nhwc.tiling.lane.name == "o"
 
 
+def transposed(a: Any, b: Any) -> Any:
+    return a.T @ b
+
+
+@pytest.mark.parametrize(
+    ("fn", "shapes", "misses", "packed"),
+    [
+        pytest.param(transposed, ((4096, 768), (4096, 768)), 12, True, id="lines fill the cache"),
+        pytest.param(transposed, ((4096, 768), (4096, 768)), 24, False, id="many on the way"),
+        pytest.param(transposed, ((200, 768), (200, 768)), 12, False, id="few steps"),
+        pytest.param(transposed, ((600, 520), (600, 48)), 12, False, id="few columns"),
+        pytest.param(jnp.matmul, ((768, 4096), (4096, 768)), 12, False, id="steps share lines"),
+    ],
+)
+def test_rows_whose_steps_crowd_the_first_cache_are_packed(
+    fn: Any, shapes: Any, misses: int, packed: bool
+) -> None:
+    target = replace(Target.avx512(), l1_misses=misses, l1_nbytes=32 << 10)
+    tiling = plan(fn, *shapes, target=target).tiling
+    assert tiling.lane is not None
+    assert tiling.pack["nm".index(tiling.lane.name)] == packed
+
+
 def test_a_dot_product_runs_along_the_reduction() -> None:
     tiling = plan(lambda a, b: a @ b, (300, 500), (500,), target=Target.host()).tiling
     assert tiling.lane in tiling.reduce
