@@ -26,6 +26,7 @@ from stagejit.index.affine import Affine, Index, Var
 from stagejit.index.coordinates import Shape, coordinates
 
 SWITCH = "store-transposes"
+_MOST_READS = 256  # that are looked at for one group: there are trees with a place for each element
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,7 @@ def _reads(state: State, group: Group, along: Var) -> Iterator[_Read]:
         if op.definition.is_reduce or _lies_in_rows(group, op):
             pending += (_Read(v, at, None) for v in op.operands if v.shape == group.shape)
     seen: set[_Read] = set()
-    while pending:
+    while pending and len(seen) < _MOST_READS:
         read = pending.pop()
         if read in seen:
             continue
