@@ -24,6 +24,7 @@ from stagejit.options import SWITCHES, Options
 from stagejit.schedule.plan import Plan
 from tests.acceptance.running import f32, plan_of, run
 from tests.acceptance.test_multi_consumer import convolve, dense_block, expected_block, weights_of
+from tests.dispatch.forming.test_turned import across
 from tests.left import left
 
 Measure = Callable[[Plan], int]
@@ -54,11 +55,6 @@ def host_of(fn: Callable[..., Any], args: list[Any], options: Options) -> str:
 
 def dispatches(plan: Plan) -> int:
     return len(plan.dispatches)
-
-
-def rows_across_lines(plan: Plan) -> int:
-    rows = [dispatch for dispatch in plan.dispatches if dispatch.kind == "reduce"]
-    return sum(op.startswith("transpose") for dispatch in rows for op in dispatch.ops)
 
 
 def row_major_transients(plan: Plan) -> int:
@@ -420,7 +416,7 @@ ABLATIONS = {
         lambda x, y: (x.T * y).sum(1),
         (f32(512, 512), f32(512, 512, seed=1)),
         lambda x, y: (x.T * y).sum(1),
-        rows_across_lines,
+        across,
         0,
         1,
     ),

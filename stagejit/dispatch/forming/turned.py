@@ -1,4 +1,4 @@
-"""store-transposes: what rows would be read across its lines for is transposed before.
+"""store-transposes: what rows would read across its lines is transposed before.
 
 Input: a state after the forward walk. Output: views to be stored, each with the reason. Invariant:
 nothing changes here; a view that depends on a group is not found for that group.
@@ -15,15 +15,15 @@ write and read it like (`infer-layouts`): this is for what lies as it was given.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from stagejit.dispatch.forming import cost
 from stagejit.dispatch.forming.group import Group
 from stagejit.dispatch.forming.state import State
 from stagejit.graph.ir import Op, Value
 from stagejit.graph.ops.moving.slices import pull_view
-from stagejit.index.affine import Affine, Index, Var
-from stagejit.index.coordinates import Shape, coordinates
+from stagejit.index.affine import Affine, Index, Var, linearize
+from stagejit.index.coordinates import coordinates
 
 SWITCH = "store-transposes"
 _MOST_READS = 256  # that are looked at for one group: there are trees with a place for each element
@@ -37,6 +37,11 @@ class _Read:
     value: Value
     index: Index
     turned: Op | None
+
+    @property
+    def lines(self) -> Var | None:
+        """The coordinate that moves from an element to the next one in memory, if one does."""
+        return _unit(linearize(self.index, self.value.shape))
 
 
 def turned_reads(state: State) -> dict[Op, str]:
@@ -52,7 +57,7 @@ def turned_reads(state: State) -> dict[Op, str]:
 def _of_group(state: State, group: Group) -> Iterator[tuple[Op, str]]:
     if not all(isinstance(size, int) for size in group.shape):
         return  # what is far is not known for all sizes
-    along = _axis_of_lines(coordinates(group.shape), group.shape)
+    along = _unit(linearize(coordinates(group.shape), group.shape))
     if along is None:
         return
     reads = list(_reads(state, group, along))
@@ -87,22 +92,15 @@ def _reads(state: State, group: Group, along: Var) -> Iterator[_Read]:
         elif op.definition.is_elementwise:
             pending += (_Read(v, read.index, read.turned) for v in op.operands)
         elif op.definition.is_view:
-            index = pull_view(op, read.index)
-            stays = _axis_of_lines(index, op.operands[0].shape) is along
-            turned = read.turned or (None if stays else op)
-            pending.append(_Read(op.operands[0], index, turned))
+            behind = _Read(op.operands[0], pull_view(op, read.index), read.turned)
+            if read.turned is None and behind.lines is not along:
+                behind = replace(behind, turned=op)
+            pending.append(behind)
 
 
-def _axis_of_lines(index: Index, shape: Shape) -> Var | None:
-    """The coordinate that moves from an element to the next one in memory, if one does."""
-    for part, size in zip(reversed(index), reversed(shape), strict=True):
-        if size != 1:
-            return _unit(part)
-    return None
-
-
-def _unit(part: Affine) -> Var | None:
-    for var, step in part.terms:
+def _unit(offset: Affine) -> Var | None:
+    """The coordinate that an offset moves with, one by one."""
+    for var, step in offset.terms:
         if step in (1, -1):
             if var.operand is None:
                 return var if var.kind == "loop" else None
@@ -116,13 +114,12 @@ def _is_given(state: State, value: Value) -> bool:
 
 
 def _lies_along(read: _Read, along: Var) -> bool:
-    lines = _axis_of_lines(read.index, read.value.shape)
-    return lines is along and read.value.type.nbytes >= cost.FAR_NBYTES
+    return read.lines is along and read.value.type.nbytes >= cost.FAR_NBYTES
 
 
 def _is_across(read: _Read, along: Var) -> bool:
     """Whether lines of it lie across those of the rows, both being as long as a line at least."""
-    lines = _axis_of_lines(read.index, read.value.shape)
+    lines = read.lines
     if lines is None or lines is along:
         return False
     moves = any(along in part.loop_vars() for part in read.index)

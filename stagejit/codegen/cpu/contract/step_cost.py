@@ -129,6 +129,10 @@ class StepCosts:
         stall += waits
         return max(arithmetic, loads, second) + arithmetic * stall + 0.15 * loads + 0.3
 
+    def hides_latency(self, points: int) -> bool:
+        """Whether a step of a tile takes as long as a sum of the step before is waited for."""
+        return points >= LATENCY * self.fma_rate
+
     def is_short(self, points: int) -> bool:
         """Whether a step of a tile takes less time than a vector from the second cache."""
         return points / self.fma_rate < _SECOND_CYCLES

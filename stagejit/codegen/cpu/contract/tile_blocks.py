@@ -21,7 +21,7 @@ from stagejit.codegen.choices import Ranked, cheapest
 from stagejit.codegen.contraction.nest import Nest
 from stagejit.codegen.contraction.sources import Source
 from stagejit.codegen.cpu.contract.packing import panel_split
-from stagejit.codegen.cpu.contract.step_cost import LATENCY, MOST_STEPS
+from stagejit.codegen.cpu.contract.step_cost import MOST_STEPS
 from stagejit.codegen.cpu.contract.tile_search import Problem, TileSearch
 from stagejit.codegen.cpu.contract.tiling import Tiling
 from stagejit.codegen.elements.accesses import between_lanes
@@ -363,7 +363,7 @@ class BlockSearch(TileSearch):
             return units / (cores * rounds * cut.span), cut.most, cut.parts
 
         points = math.prod(each.most for each in tiling.splits if each is not split)
-        alone = self.is_widened(vector) and points >= LATENCY * self.fma_rate
+        alone = self.is_widened(vector) and self.hides_latency(points)
         sizes = range(1, 2 if alone else split.most + 1)
         tiles = (Split.of(split.var, split.unit, size) for size in sizes)
         cuts = [

@@ -17,7 +17,6 @@ from stagejit.codegen.contraction.nest import Nest
 from stagejit.codegen.contraction.sources import Source, evaluated_by_tiles
 from stagejit.codegen.cpu.contract.step_cost import (
     FEW_LINES,
-    LATENCY,
     MOST_STEPS,
     STREAM_VECTORS,
     StepCosts,
@@ -185,7 +184,7 @@ class TileSearch(StepCosts):
             own = [v for v in own if v not in whole]
             own.sort(key=lambda v: (v is lane, self._tile_preference(source, v)), reverse=True)
             points = math.prod(always.values()) * self._units(own[0]) if own else 0
-            alone = not again.isdisjoint(always) and points >= LATENCY * self.fma_rate
+            alone = not again.isdisjoint(always) and self.hides_latency(points)
             sides = self._side_tiles(own[: 1 if alone else 2])
             per_side.append([{**always, **side} for side in sides])
         shared = lane is not None and all(lane in source.depends for source in self.sources)
