@@ -41,6 +41,22 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("bench",),
     ("__main__",),
 )
+# The same of a stage that is several layers, by its folders and files.
+WITHIN: dict[str, tuple[tuple[str, ...], ...]] = {
+    "codegen": (
+        ("ir", "closed", "target", "templates"),
+        ("kernel", "math"),
+        ("backend", "choices", "costs", "reducers"),
+        ("places",),
+        ("elements",),
+        ("nest",),
+        ("contraction", "rows", "sorting"),
+        ("cpu", "cuda"),
+        ("meaning", "own"),
+        ("generate",),
+        ("uses",),
+    ),
+}
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 MAX_LINES, MAX_FILES = 400, 14
 LONGER = {"stagejit/pipeline.py": 500}  # the whole compiler is seen in one file
@@ -121,6 +137,45 @@ def test_imports_point_from_later_layers_to_earlier_ones() -> None:
         if RANK[layer_of(target)] > RANK[layer_of(module)]
     ]
     assert not backwards, "\n".join(backwards)
+
+
+def ranks_within(layers: tuple[tuple[str, ...], ...]) -> dict[str, int]:
+    return {name: rank for rank, names in enumerate(layers) for name in names}
+
+
+def points_backwards(module: str, target: str) -> bool:
+    """Whether an import within a stage is from an earlier layer of it to a later one."""
+    (_, stage, *own), (_, other, *part) = module.split("."), (*target.split("."), "")[:3]
+    if stage != other or stage not in WITHIN or not own or not part[0]:
+        return False
+    ranks = ranks_within(WITHIN[stage])
+    return ranks[part[0]] > ranks[own[0]]
+
+
+def test_layers_within_a_stage_point_the_same_way() -> None:
+    assert [
+        where
+        for module, target, where in imports_of_the_package()
+        if module.count(".") > 1 and target.count(".") and points_backwards(module, target)
+    ] == []
+
+
+def test_layers_within_a_stage_are_all_of_it() -> None:
+    for stage, layers in WITHIN.items():
+        there = {
+            path.relative_to(PACKAGE / stage).parts[0].removesuffix(".py")
+            for path in FILES
+            if path.is_relative_to(PACKAGE / stage)
+        }
+        assert ranks_within(layers).keys() == there - {"__init__"}
+
+
+def test_an_import_from_a_later_layer_of_the_stage_is_seen() -> None:
+    places, elements = "stagejit.codegen.places.loops", "stagejit.codegen.elements.elements"
+    assert points_backwards(places, elements)
+    assert points_backwards("stagejit.codegen.nest.tree", "stagejit.codegen.cpu")
+    assert not points_backwards(elements, places)
+    assert not points_backwards(places, "stagejit.codegen")
 
 
 # What is written for one kind of machine knows nothing of the other.

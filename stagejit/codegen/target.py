@@ -47,7 +47,7 @@ _TWO_OF_512 = frozenset({
     "emeraldrapids", "graniterapids", "graniterapids-d", "diamondrapids",
 })  # fmt: skip
 # Cores that have few lines on the way to their first cache, and prefetchers that bring lines no
-# further than to the second: see Note [Lines ahead] in `elements/loops.py`. Seen: the last.
+# further than to the second: see Note [Lines ahead] in `places/loops.py`. Seen: the last.
 _ASK_AHEAD = frozenset({"skylake-avx512", "cooperlake", "cascadelake"})
 _SLOWED = _ASK_AHEAD  # see Note [Long vectors]; what they lose of a call:
 _SLOWED_SECONDS = 2.5e-6

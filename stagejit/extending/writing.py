@@ -26,7 +26,6 @@ from stagejit.codegen.cuda.device import Device
 from stagejit.codegen.cuda.kernels import grid_kernel
 from stagejit.codegen.elements.elements import Memory
 from stagejit.codegen.elements.lines import Line, lines_of
-from stagejit.codegen.elements.loops import Loops, loops_of_stores
 from stagejit.codegen.elements.stores import Stores
 from stagejit.codegen.ir.builder import Builder
 from stagejit.codegen.ir.nodes import Value as Register
@@ -38,6 +37,7 @@ from stagejit.codegen.nest.emitter import Emitter
 from stagejit.codegen.nest.items import in_items
 from stagejit.codegen.nest.kernels import kernel_of
 from stagejit.codegen.nest.tree import Cell, Chunk, Do, Loop, Parallel, blocks, serial, vectors
+from stagejit.codegen.places.loops import Loops, loops_of_stores
 from stagejit.codegen.target import Target
 from stagejit.errors import OptionsError
 from stagejit.graph.definition import OpDef, require

@@ -17,8 +17,8 @@ from stagejit.codegen.choices import Ranked
 from stagejit.codegen.cuda.device import Device
 from stagejit.codegen.cuda.rows.mapping import Mapping, fitting
 from stagejit.codegen.cuda.scans.cumulative import ways
-from stagejit.codegen.elements.loops import Loops
 from stagejit.codegen.kernel import Choice
+from stagejit.codegen.places.loops import Loops
 from stagejit.codegen.rows.nest import RowNest
 
 

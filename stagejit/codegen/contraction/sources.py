@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 
 from stagejit.codegen.closed import ClosedRegion
 from stagejit.codegen.contraction.nest import Operand
-from stagejit.codegen.elements.footprint import Footprint
-from stagejit.codegen.elements.walk import behind_views
+from stagejit.codegen.places.footprint import Footprint
+from stagejit.codegen.places.walk import behind_views
 from stagejit.graph.ir import Op, Value
 from stagejit.index.affine import Affine, Index, Var
 from stagejit.types import DType, bf16, f16, f32, i8, i16, u8, u16

@@ -15,8 +15,8 @@ from stagejit.codegen.contraction.nest import (
     contract_nest,
     cut_nest,
 )
-from stagejit.codegen.elements.footprint import Footprint
-from stagejit.codegen.elements.space import merge, refine
+from stagejit.codegen.places.footprint import Footprint
+from stagejit.codegen.places.space import merge, refine
 from stagejit.errors import InternalError
 from stagejit.graph.ir import Op, Value
 from stagejit.graph.ops.moving.slices import pull_view

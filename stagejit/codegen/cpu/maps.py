@@ -21,9 +21,7 @@ from stagejit.codegen.choices import cheapest
 from stagejit.codegen.closed import ClosedRegion
 from stagejit.codegen.costs import element_code, region_seconds
 from stagejit.codegen.elements.abreast import CLAMPED, MOST_ABREAST, PICKED, index_operations
-from stagejit.codegen.elements.accesses import between_lanes
 from stagejit.codegen.elements.elements import Memory
-from stagejit.codegen.elements.loops import Loops, loops_of_stores
 from stagejit.codegen.elements.register_tiles import best_tile, rows_are_a_loop
 from stagejit.codegen.elements.stores import Stores
 from stagejit.codegen.kernel import Kernel
@@ -42,6 +40,8 @@ from stagejit.codegen.nest.tree import (
     everywhere,
     vectors,
 )
+from stagejit.codegen.places.accesses import between_lanes
+from stagejit.codegen.places.loops import Loops, loops_of_stores
 from stagejit.codegen.target import Target
 from stagejit.index.affine import Var
 

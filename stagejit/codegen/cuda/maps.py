@@ -19,10 +19,10 @@ from stagejit.codegen.cuda.kernels import grid_kernel
 from stagejit.codegen.cuda.squares import best_squares, squares_tree
 from stagejit.codegen.cuda.threads import ThreadEmitter
 from stagejit.codegen.elements.elements import Memory
-from stagejit.codegen.elements.loops import Loops, loops_of_stores
 from stagejit.codegen.elements.stores import Stores
 from stagejit.codegen.kernel import Kernel
 from stagejit.codegen.nest.tree import Do, Node, Parallel, vectors
+from stagejit.codegen.places.loops import Loops, loops_of_stores
 from stagejit.index.affine import Var
 
 _THREADS = 256  # of a block: eight blocks fill a multiprocessor

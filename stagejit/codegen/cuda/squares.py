@@ -20,13 +20,13 @@ from functools import partial, reduce
 from stagejit.codegen.choices import cheapest
 from stagejit.codegen.cuda.coalescing import cost_along, sectors
 from stagejit.codegen.cuda.threads import ThreadEmitter
-from stagejit.codegen.elements.loops import Loops
 from stagejit.codegen.elements.stores import Stores
 from stagejit.codegen.ir.grid.matrix_tiles import WARP
 from stagejit.codegen.ir.nodes import Buffer, storage_type
 from stagejit.codegen.ir.nodes import Value as Register
 from stagejit.codegen.kernel import Choice
 from stagejit.codegen.nest.tree import Do, Parallel
+from stagejit.codegen.places.loops import Loops
 from stagejit.graph.ir import Value
 from stagejit.index.affine import Affine, Var
 

@@ -1,5 +1,5 @@
-"""Values of a region as code, element by element. To read in this order: `space.py`, `walk.py` (the
-way through a region), `footprint.py` (the dry run of it), `positions.py` and `elements.py` (its
-code); the rest says how elements that are no neighbours cross memory, and what that
-costs.
+"""Values of a region as code, element by element: what `places/` found out, in registers. To read
+in this order: `positions.py` (where the loops stand) and `elements.py` (the values there); the rest
+says how elements that are no neighbours cross memory, and how `stores.py`, `lines.py` and
+`scatters.py` put them there.
 """

@@ -22,11 +22,9 @@ from functools import reduce
 import numpy as np
 
 from stagejit.codegen.elements.abreast import Abreast, lane_of, picked
-from stagejit.codegen.elements.loops import Ahead
 from stagejit.codegen.elements.phases import Place, WaitingStores
 from stagejit.codegen.elements.positions import Positions, clamped, is_inside
 from stagejit.codegen.elements.register_tiles import Tile
-from stagejit.codegen.elements.walk import behind_views
 from stagejit.codegen.elements.windows import Window
 from stagejit.codegen.ir.builder import Builder
 from stagejit.codegen.ir.nodes import Buffer, element_type
@@ -34,6 +32,8 @@ from stagejit.codegen.ir.nodes import Value as Register
 from stagejit.codegen.ir.strides import WIDEST_PICKED, dealt, is_dealt, squares
 from stagejit.codegen.ir.transposes import transpose_registers
 from stagejit.codegen.math import functions as vmath
+from stagejit.codegen.places.loops import Ahead
+from stagejit.codegen.places.walk import behind_views
 from stagejit.dispatch.regions import Store
 from stagejit.errors import InternalError
 from stagejit.graph.ir import Op, Value

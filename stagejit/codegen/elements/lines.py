@@ -12,11 +12,11 @@ from collections.abc import Callable, Sequence
 from stagejit.base.machine import Machine
 from stagejit.codegen.closed import ClosedRegion
 from stagejit.codegen.elements.elements import Elements, Memory
-from stagejit.codegen.elements.footprint import Footprint
-from stagejit.codegen.elements.loops import Loops, Walked, loops_of
-from stagejit.codegen.elements.space import Space
 from stagejit.codegen.elements.stores import Stores
 from stagejit.codegen.ir.nodes import Value as Register
+from stagejit.codegen.places.footprint import Footprint
+from stagejit.codegen.places.loops import Loops, Walked, loops_of
+from stagejit.codegen.places.space import Space
 from stagejit.index.affine import Index
 
 

@@ -13,10 +13,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from stagejit.codegen.elements.register_tiles import Tile
-from stagejit.codegen.elements.walk import Key, Walk
 from stagejit.codegen.ir.builder import Builder
 from stagejit.codegen.ir.nodes import I32, I64
 from stagejit.codegen.ir.nodes import Value as Register
+from stagejit.codegen.places.walk import Key, Walk
 from stagejit.errors import InternalError
 from stagejit.index.affine import Affine, Var
 

@@ -25,11 +25,11 @@ from itertools import groupby
 from stagejit.base.machine import Machine
 from stagejit.codegen.closed import ClosedRegion
 from stagejit.codegen.elements.elements import Elements, Memory
-from stagejit.codegen.elements.footprint import Footprint
-from stagejit.codegen.elements.loops import Loops, Walked, loops_of
-from stagejit.codegen.elements.space import Space
-from stagejit.codegen.elements.walk import E, Walk
 from stagejit.codegen.ir.nodes import Value as Register
+from stagejit.codegen.places.footprint import Footprint
+from stagejit.codegen.places.loops import Loops, Walked, loops_of
+from stagejit.codegen.places.space import Space
+from stagejit.codegen.places.walk import E, Walk
 from stagejit.graph.dims import GatherDims, ScatterDims
 from stagejit.graph.ir import Op
 from stagejit.index.affine import Affine, Index, Var

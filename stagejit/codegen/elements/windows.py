@@ -1,15 +1,11 @@
 """Elements of a `window`: the taps of a window, combined where they are wanted.
 
-Input: the op and the index at which its result is wanted. Output: the element, or for a dry run
-the reads that it takes. Invariant: what is no element of the operand is never read: a uniform index
-is clamped, a lane is masked, and what comes of it is left out.
+Input: the op and the index at which its result is wanted. Output: the element. Invariant: what is
+no element of the operand is never read: a uniform index is clamped, a lane is masked, and what
+comes of it is left out. `places/windows.py` says of all this what a dry run has to know.
 
 Note [Inside and border]: nearly all windows lie within the operand. So where a window may leave it,
 one uniform branch decides about all lanes together: inside, there are no masks and no clamps.
-
-Note [Runs]: behind an axis that windows leave there may be few elements that no window goes along,
-such as the channels of an image. Whether a tap is inside then also tells its place among all
-elements of axis and run together, so the loops along them may become one, with full vectors.
 
 Note [Lines of taps]: where lanes are windows along one axis, what they see of a line overlaps. So
 vectors go along the lines themselves: they are combined across the other axes first, whatever lies
@@ -21,7 +17,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from stagejit.codegen.elements.positions import Positions, clamped, is_inside
@@ -29,6 +25,7 @@ from stagejit.codegen.ir.builder import Builder
 from stagejit.codegen.ir.nodes import I32, element_type
 from stagejit.codegen.ir.nodes import Value as Register
 from stagejit.codegen.ir.strides import picked
+from stagejit.codegen.places.windows import MOST_STRAIGHT, open_axes, run_behind
 from stagejit.codegen.reducers import Accumulator, Reducer
 from stagejit.graph.dims import WindowDims
 from stagejit.graph.ir import Op
@@ -36,63 +33,8 @@ from stagejit.graph.ops.windows import chooses
 from stagejit.index.affine import Affine, Index, Var, linearize
 from stagejit.types import i32
 
-# Taps that stand in the code one by one; beyond them a loop goes over them.
-MOST_STRAIGHT = 64
-MOST_STRAIGHT_AT_BORDER = 16
+MOST_STRAIGHT_AT_BORDER = 16  # as `MOST_STRAIGHT`, where each tap is compared with the bounds
 MOST_VECTORS = 8  # of a line of taps, in registers
-_SHORT_RUN = 32  # elements; in vectors along longer runs all lanes are inside, or none is
-
-
-def window_reads(op: Op, index: Index) -> Iterator[Index]:
-    """The indices at which the operand is read, for all taps; those that leave it moved inside."""
-    dims = WindowDims.of(op.attrs)
-    ends = [{0, size - 1} for size in dims.sizes]
-    many = math.prod(dims.sizes) > MOST_STRAIGHT
-    for tap in itertools.product(*ends) if many else dims.taps:
-        yield tuple(
-            _moved_inside(part * stride, first, extent)
-            for part, stride, first, extent in zip(
-                index, dims.strides, dims.offsets(tap), op.operands[0].shape, strict=True
-            )
-        )
-
-
-def _moved_inside(part: Affine, first: int, extent: int) -> Affine:
-    """`part + first`, or as near to it as its least value is an index: where it is clamped, the
-    least of all is read."""
-    low = part.range()[0]
-    return part + min(max(first, -low), extent - 1 - low)
-
-
-def window_numbers(op: Op, index: Index) -> Iterator[Affine]:
-    """The parts of the index that are compared with the bounds of the operand."""
-    dims = WindowDims.of(op.attrs)
-    for axis in open_axes(op):
-        shape = _run(op, axis)
-        scaled = index[axis] * dims.strides[axis]
-        yield linearize((scaled, *index[axis + 1 :]), (0, *shape)) if shape else index[axis]
-
-
-def open_axes(op: Op) -> list[int]:
-    """Axes along which some window leaves the operand. Not by the range of an index: that of loops
-    which have become one reaches beyond an axis, and goes on in the next row."""
-    dims, found = WindowDims.of(op.attrs), []
-    for axis, (extent, count) in enumerate(zip(op.operands[0].shape, op.result.shape, strict=True)):
-        first = -dims.padding[axis][0]
-        last = first + (count - 1) * dims.strides[axis]
-        if first < 0 or last + (dims.sizes[axis] - 1) * dims.dilation[axis] >= extent:
-            found.append(axis)
-    return found
-
-
-def _run(op: Op, axis: int) -> tuple[int, ...]:
-    """The shape of the run behind an axis, see Note [Runs]; empty where there is none."""
-    dims, shape = WindowDims.of(op.attrs), op.operands[0].shape[axis + 1 :]
-    plain = all(
-        (dims.sizes[other], dims.strides[other], *dims.padding[other]) == (1, 1, 0, 0)
-        for other in range(axis + 1, len(dims.sizes))
-    )
-    return shape if plain and 1 < math.prod(shape) < _SHORT_RUN else ()
 
 
 class Window:
@@ -147,7 +89,7 @@ class Window:
         """What tells whether `at` is inside along an axis, and in how many parts the axis is
         counted: its own part of the index, or the place among all elements of axis and run where
         their loops are one."""
-        shape = _run(self.op, axis)
+        shape = run_behind(self.op, axis)
         if shape:
             low, high = linearize(at[axis + 1 :], shape).range()
             if low < 0 or high >= math.prod(shape):

@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from functools import partial
 
 from stagejit.codegen.elements.elements import Memory
-from stagejit.codegen.elements.loops import Loops
 from stagejit.codegen.elements.stores import Stores
 from stagejit.codegen.ir.nodes import Buffer, Type, storage_type
 from stagejit.codegen.ir.nodes import Value as Register
 from stagejit.codegen.nest.emitter import Emitter
 from stagejit.codegen.nest.tree import Cell, Do, Node
+from stagejit.codegen.places.loops import Loops
 from stagejit.codegen.reducers import Accumulator, Reducer, merge_all
 from stagejit.graph.ir import Op, Value
 from stagejit.index.affine import Affine, Index, Var, linearize

@@ -13,10 +13,10 @@ from typing import TypeVar
 
 from stagejit.base.machine import Machine
 from stagejit.codegen.closed import ClosedRegion
-from stagejit.codegen.elements.footprint import Footprint
-from stagejit.codegen.elements.loops import Walked, loops_of
-from stagejit.codegen.elements.space import Space
 from stagejit.codegen.math import functions as vmath
+from stagejit.codegen.places.footprint import Footprint
+from stagejit.codegen.places.loops import Walked, loops_of
+from stagejit.codegen.places.space import Space
 from stagejit.codegen.rows.nest import RowNest, Stage, reducer_of
 from stagejit.errors import InternalError
 from stagejit.graph.ir import Op, Value

@@ -12,13 +12,13 @@ from collections.abc import Sequence
 from stagejit.base.machine import Machine
 from stagejit.codegen.closed import ClosedRegion
 from stagejit.codegen.elements.elements import Memory
-from stagejit.codegen.elements.footprint import Footprint
-from stagejit.codegen.elements.loops import Loops, Walked, loops_of
-from stagejit.codegen.elements.space import Space
 from stagejit.codegen.elements.stores import Stores
 from stagejit.codegen.ir.nodes import Value as Register
 from stagejit.codegen.nest.emitter import Emitter
 from stagejit.codegen.nest.tree import Cell
+from stagejit.codegen.places.footprint import Footprint
+from stagejit.codegen.places.loops import Loops, Walked, loops_of
+from stagejit.codegen.places.space import Space
 from stagejit.codegen.reducers import Accumulator, Reducer
 from stagejit.codegen.rows.runs import has_rounding
 from stagejit.index.affine import Affine, Index

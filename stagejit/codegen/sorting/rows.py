@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 
 from stagejit.codegen.closed import ClosedRegion
 from stagejit.codegen.elements.elements import Elements, Memory
-from stagejit.codegen.elements.footprint import Footprint
 from stagejit.codegen.ir.builder import Builder
 from stagejit.codegen.ir.nodes import Value as Register
 from stagejit.codegen.nest.emitter import Emitter
+from stagejit.codegen.places.footprint import Footprint
 from stagejit.codegen.sorting.keys import Keys
 from stagejit.dispatch.regions import Store
 from stagejit.graph.ir import Op, Value

@@ -21,7 +21,6 @@ from functools import partial
 
 from stagejit.codegen.cpu.contract.packing import View
 from stagejit.codegen.cpu.contract.plan import ContractPlan
-from stagejit.codegen.elements.accesses import between_lanes
 from stagejit.codegen.elements.elements import Memory
 from stagejit.codegen.elements.register_tiles import rows_are_a_loop
 from stagejit.codegen.elements.stores import Stores
@@ -31,6 +30,7 @@ from stagejit.codegen.ir.transposes import transpose_registers
 from stagejit.codegen.math import functions as vmath
 from stagejit.codegen.nest.emitter import Emitter
 from stagejit.codegen.nest.tree import Chunk, Do, Loop, Node, Tail, Within, everywhere, serial
+from stagejit.codegen.places.accesses import between_lanes
 from stagejit.index.affine import Affine, Var
 
 

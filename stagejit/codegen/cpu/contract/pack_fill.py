@@ -14,7 +14,6 @@ from functools import partial
 from stagejit.codegen.contraction.sources import Source
 from stagejit.codegen.cpu.contract.packing import Dim, Need, View, layout, panel_split
 from stagejit.codegen.cpu.contract.tiling import Tiling
-from stagejit.codegen.elements.accesses import between_lanes
 from stagejit.codegen.elements.elements import Memory
 from stagejit.codegen.ir.nodes import Value as Register
 from stagejit.codegen.ir.nodes import element_type
@@ -36,6 +35,7 @@ from stagejit.codegen.nest.tree import (
     serial,
     vectors,
 )
+from stagejit.codegen.places.accesses import between_lanes
 from stagejit.graph.ir import Value
 from stagejit.index.affine import Affine, Var
 from stagejit.types import DType

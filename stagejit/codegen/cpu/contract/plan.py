@@ -19,8 +19,8 @@ from stagejit.codegen.cpu.contract.left_out.zeros import mostly_zero
 from stagejit.codegen.cpu.contract.tile_blocks import choose, is_direct
 from stagejit.codegen.cpu.contract.tile_search import Problem, TileSize
 from stagejit.codegen.cpu.contract.tiling import Tiling
-from stagejit.codegen.elements.walk import behind_views
 from stagejit.codegen.kernel import Choice
+from stagejit.codegen.places.walk import behind_views
 from stagejit.codegen.target import Target
 from stagejit.graph.ir import Value
 from stagejit.index.affine import Affine, Index, Var

@@ -24,8 +24,8 @@ from stagejit.codegen.cpu.contract.packing import panel_split
 from stagejit.codegen.cpu.contract.step_cost import MOST_STEPS
 from stagejit.codegen.cpu.contract.tile_search import Problem, TileSearch
 from stagejit.codegen.cpu.contract.tiling import Tiling
-from stagejit.codegen.elements.accesses import between_lanes
 from stagejit.codegen.nest.groups import Split
+from stagejit.codegen.places.accesses import between_lanes
 from stagejit.index.affine import Affine, Var
 
 _MOST_STEPS_IN_LINE = 2048  # where each reads what follows in memory: sums of more lose digits

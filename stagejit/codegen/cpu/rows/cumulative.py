@@ -16,7 +16,6 @@ from functools import partial
 
 from stagejit.codegen.closed import ClosedRegion
 from stagejit.codegen.costs import region_seconds
-from stagejit.codegen.elements.loops import Loops
 from stagejit.codegen.ir.nodes import Value as Register
 from stagejit.codegen.kernel import Kernel
 from stagejit.codegen.nest.items import (
@@ -26,6 +25,7 @@ from stagejit.codegen.nest.items import (
 )
 from stagejit.codegen.nest.kernels import kernel_of
 from stagejit.codegen.nest.tree import At, Cell, Chunk, Do, Loop, Node, Parallel, serial, vectors
+from stagejit.codegen.places.loops import Loops
 from stagejit.codegen.reducers import Accumulator, Panel
 from stagejit.codegen.rows.scans import ScanPolicy, scan_loops
 from stagejit.codegen.target import Target

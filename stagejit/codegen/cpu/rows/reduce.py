@@ -20,13 +20,13 @@ from stagejit.codegen.costs import region_seconds
 from stagejit.codegen.cpu.rows.loops import StraightRows, VectorRows
 from stagejit.codegen.cpu.rows.nest import VectorNest
 from stagejit.codegen.cpu.rows.panels import PanelLoops
-from stagejit.codegen.elements.accesses import vector_cost
 from stagejit.codegen.elements.elements import Memory
-from stagejit.codegen.elements.loops import Loops
 from stagejit.codegen.kernel import Choice, Kernel
 from stagejit.codegen.nest.emitter import Emitter
 from stagejit.codegen.nest.kernels import kernel_of
 from stagejit.codegen.nest.tree import Parallel
+from stagejit.codegen.places.accesses import vector_cost
+from stagejit.codegen.places.loops import Loops
 from stagejit.codegen.rows.nest import RowNest
 from stagejit.codegen.rows.plan import keeping, row_nests
 from stagejit.codegen.target import Target

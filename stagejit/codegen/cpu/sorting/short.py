@@ -13,11 +13,11 @@ from contextlib import nullcontext
 from stagejit.codegen.cpu.sorting.records import Records
 from stagejit.codegen.cpu.sorting.specials import write_specials
 from stagejit.codegen.cpu.sorting.ways import Way
-from stagejit.codegen.elements.accesses import vector_cost
 from stagejit.codegen.ir.nodes import Value as Register
 from stagejit.codegen.ir.strides import is_dealt
 from stagejit.codegen.nest.items import in_items
 from stagejit.codegen.nest.tree import Do, Parallel, vectors
+from stagejit.codegen.places.accesses import vector_cost
 from stagejit.codegen.sorting.networks import exchanges, sort_along, sort_lanes, step_operations
 from stagejit.codegen.sorting.rows import Rows
 from stagejit.codegen.target import Target

@@ -16,10 +16,10 @@ from functools import partial
 from stagejit.base.machine import Machine
 from stagejit.codegen.closed import ClosedRegion
 from stagejit.codegen.contraction.walk import made_of_anchor
-from stagejit.codegen.elements.footprint import Footprint
-from stagejit.codegen.elements.loops import Loops, Walked, loops_of
-from stagejit.codegen.elements.space import Space
 from stagejit.codegen.ir.nodes import Value as Register
+from stagejit.codegen.places.footprint import Footprint
+from stagejit.codegen.places.loops import Loops, Walked, loops_of
+from stagejit.codegen.places.space import Space
 from stagejit.graph.ir import Op, Value
 from stagejit.graph.ops.attention import Roles, roles_of
 from stagejit.index.affine import Affine, Index, Var

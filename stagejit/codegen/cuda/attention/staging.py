@@ -15,10 +15,10 @@ from operator import and_
 from stagejit.codegen.closed import ClosedRegion
 from stagejit.codegen.cuda.attention.nest import Group
 from stagejit.codegen.cuda.threads import ThreadEmitter
-from stagejit.codegen.elements.footprint import Footprint
 from stagejit.codegen.ir.nodes import Buffer, Type, element_type
 from stagejit.codegen.ir.nodes import Value as Register
 from stagejit.codegen.math import functions as vmath
+from stagejit.codegen.places.footprint import Footprint
 from stagejit.graph.ir import Value
 from stagejit.index.affine import Index, Var
 from stagejit.types import DType

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from stagejit.codegen.closed import ClosedRegion
 from stagejit.codegen.contraction.nest import Nest, Operand
 from stagejit.codegen.contraction.walk import NestWalk
-from stagejit.codegen.elements.footprint import Footprint
-from stagejit.codegen.elements.walk import behind_views
+from stagejit.codegen.places.footprint import Footprint
+from stagejit.codegen.places.walk import behind_views
 from stagejit.graph.ir import Value
 from stagejit.index.affine import Affine, Index, Var
 from stagejit.types import DType

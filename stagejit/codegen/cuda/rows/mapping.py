@@ -19,8 +19,8 @@ from stagejit.codegen.choices import Ranked, cheapest
 from stagejit.codegen.costs import element_code, widest_nbytes
 from stagejit.codegen.cuda.coalescing import SECTOR_NBYTES, sectors
 from stagejit.codegen.cuda.device import Device
-from stagejit.codegen.elements.loops import Loops
 from stagejit.codegen.ir.grid.matrix_tiles import WARP
+from stagejit.codegen.places.loops import Loops
 from stagejit.codegen.rows.nest import RowNest, reducer_of
 from stagejit.index.affine import Affine, Var
 

@@ -21,11 +21,11 @@ from stagejit.codegen.cuda.rows.mapping import Mapping
 from stagejit.codegen.cuda.rows.merging import Column, across_block, across_warp, shared_panel
 from stagejit.codegen.cuda.threads import ThreadEmitter
 from stagejit.codegen.elements.elements import Memory
-from stagejit.codegen.elements.walk import Key
 from stagejit.codegen.ir.grid.matrix_tiles import WARP
 from stagejit.codegen.ir.nodes import Buffer, Type
 from stagejit.codegen.ir.nodes import Value as Register
 from stagejit.codegen.nest.tree import Do, Node, Parallel, When, Within
+from stagejit.codegen.places.walk import Key
 from stagejit.codegen.reducers import Accumulator, Panel
 from stagejit.codegen.rows.loops import RowLoops
 from stagejit.codegen.rows.nest import Accumulators, RowNest, RowPolicy, Stage, reducer_of

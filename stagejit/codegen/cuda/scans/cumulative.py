@@ -36,10 +36,10 @@ from stagejit.codegen.cuda.scans.policies import (
 )
 from stagejit.codegen.cuda.threads import ThreadEmitter
 from stagejit.codegen.elements.elements import Memory
-from stagejit.codegen.elements.loops import Loops
 from stagejit.codegen.ir.grid.matrix_tiles import WARP
 from stagejit.codegen.kernel import Kernel
 from stagejit.codegen.nest.tree import Parallel
+from stagejit.codegen.places.loops import Loops
 from stagejit.codegen.rows.scans import scan_loops
 
 _MET_NBYTES = 128  # of what members of a line come to, in registers of each

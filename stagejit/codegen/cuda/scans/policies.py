@@ -21,7 +21,6 @@ from stagejit.codegen.cuda.rows.merging import Column, shared_panel
 from stagejit.codegen.cuda.scans.scanning import Scanned, across_block, across_group
 from stagejit.codegen.cuda.threads import ThreadEmitter
 from stagejit.codegen.elements.elements import Memory
-from stagejit.codegen.elements.loops import Loops
 from stagejit.codegen.ir.grid.matrix_tiles import WARP
 from stagejit.codegen.ir.nodes import Value as Register
 from stagejit.codegen.nest.tree import (
@@ -36,6 +35,7 @@ from stagejit.codegen.nest.tree import (
     Within,
     serial,
 )
+from stagejit.codegen.places.loops import Loops
 from stagejit.codegen.reducers import Accumulator, Panel, merge_all
 from stagejit.codegen.rows.runs import MOST_ADDED
 from stagejit.codegen.rows.scans import ScanPolicy

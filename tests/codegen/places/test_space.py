@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stagejit.codegen.elements.space import Space, merge, refine
+from stagejit.codegen.places.space import Space, merge, refine
 from stagejit.index.affine import Affine, Index, Var, divisions, linearize, reshape_index
 
 

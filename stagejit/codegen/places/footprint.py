@@ -11,8 +11,8 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
 from stagejit.codegen.closed import ClosedRegion
-from stagejit.codegen.elements.walk import Walk
-from stagejit.codegen.elements.windows import window_numbers, window_reads
+from stagejit.codegen.places.walk import Walk
+from stagejit.codegen.places.windows import window_numbers, window_reads
 from stagejit.dispatch.regions import Store
 from stagejit.errors import InternalError
 from stagejit.graph.ir import Op, Value

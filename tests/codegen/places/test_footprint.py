@@ -8,9 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from stagejit.codegen.elements.accesses import lanes_of, read_cost, vector_cost, write_cost
-from stagejit.codegen.elements.footprint import Footprint
-from stagejit.codegen.elements.space import Space
+from stagejit.codegen.places.accesses import lanes_of, read_cost, vector_cost, write_cost
+from stagejit.codegen.places.footprint import Footprint
+from stagejit.codegen.places.space import Space
 from stagejit.index.affine import Affine, Var
 from stagejit.trace.translate import graph_of
 from tests.codegen.regions import region_of

@@ -12,10 +12,10 @@ from jax import lax
 
 from stagejit.codegen.closed import closed
 from stagejit.codegen.elements.elements import Elements, Memory
-from stagejit.codegen.elements.footprint import Footprint
-from stagejit.codegen.elements.space import Space
 from stagejit.codegen.ir.builder import Builder
 from stagejit.codegen.ir.nodes import storage_type
+from stagejit.codegen.places.footprint import Footprint
+from stagejit.codegen.places.space import Space
 from stagejit.errors import InternalError
 from stagejit.trace.translate import graph_of
 from tests.codegen.regions import region_of

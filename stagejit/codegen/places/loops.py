@@ -26,10 +26,10 @@ from stagejit.base.numbers import nbytes_text
 from stagejit.codegen.choices import cheapest_vector
 from stagejit.codegen.closed import ClosedRegion
 from stagejit.codegen.costs import widest_nbytes
-from stagejit.codegen.elements.accesses import lanes_of, vector_cost
-from stagejit.codegen.elements.footprint import Footprint
-from stagejit.codegen.elements.space import Space, merge, refine
 from stagejit.codegen.kernel import Choice
+from stagejit.codegen.places.accesses import lanes_of, vector_cost
+from stagejit.codegen.places.footprint import Footprint
+from stagejit.codegen.places.space import Space, merge, refine
 from stagejit.dispatch.regions import Store
 from stagejit.graph.ir import Value
 from stagejit.index.affine import Affine, Index, Var
