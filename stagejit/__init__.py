@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from stagejit.binding import Bound, bind
     from stagejit.inspect.profiles.rows import DispatchTimes
     from stagejit.inspect.profiles.session import Profile, profile
-    from stagejit.schedule.plan import Access, Barrier, Buffer, Dispatch, HostScalar, Plan
+    from stagejit.schedule.plans.plan import Access, Barrier, Buffer, Dispatch, HostScalar, Plan
     from stagejit.stages import Compiled, Lowered, Traced
     from stagejit.trace.calls.primitives import inline
 
@@ -67,7 +67,8 @@ __all__ = [
 # What a program names rarely and late: the modules it comes from import the compiler.
 _HOMES = {
     **dict.fromkeys(
-        ("Access", "Barrier", "Buffer", "Dispatch", "HostScalar", "Plan"), "stagejit.schedule.plan"
+        ("Access", "Barrier", "Buffer", "Dispatch", "HostScalar", "Plan"),
+        "stagejit.schedule.plans.plan",
     ),
     **dict.fromkeys(("Bound", "bind"), "stagejit.binding"),
     "inline": "stagejit.trace.calls.primitives",

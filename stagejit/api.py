@@ -30,7 +30,7 @@ from stagejit.runtime.lowering.marks import Mark
 if TYPE_CHECKING:
     from stagejit.inspect.explain import Explanation
     from stagejit.runtime.lowering.staged import Request, Staged
-    from stagejit.schedule.plan import Plan
+    from stagejit.schedule.plans.plan import Plan
     from stagejit.stages import Lowered, Traced
 
 

@@ -25,7 +25,7 @@ from stagejit.pipeline import Compilation
 from stagejit.runtime.compilations.history import Past
 from stagejit.runtime.left_bodies import bodies_in
 from stagejit.runtime.lowering.staged import Request
-from stagejit.schedule.comparison import Totals
+from stagejit.schedule.plans.comparison import Totals
 from stagejit.schedule.schedule import Delegation
 
 Timed = Callable[[Sequence[Options]], list[Measured]]

@@ -36,7 +36,7 @@ from stagejit.codegen.target import Target
 from stagejit.dispatch.assembly import assemble
 from stagejit.dispatch.encodings import resolve_encodings
 from stagejit.dispatch.forming.formation import form
-from stagejit.dispatch.forming.group import Group, Grouping
+from stagejit.dispatch.groups.group import Group, Grouping
 from stagejit.dispatch.layouts.choose import lay_out
 from stagejit.dispatch.operands import verify_operands
 from stagejit.dispatch.origins.naming import named, names_of
@@ -78,7 +78,7 @@ from stagejit.runtime.objects.engine import disassemble, engine
 from stagejit.runtime.objects.object_cache import ObjectCache, cache_in
 from stagejit.runtime.staging import stage_schedule
 from stagejit.schedule.build import schedule
-from stagejit.schedule.plan import Plan
+from stagejit.schedule.plans.plan import Plan
 from stagejit.schedule.schedule import Run, Schedule
 from stagejit.schedule.verifier.plans import verify_plan
 from stagejit.schedule.verifier.waves import verify_waves

@@ -33,7 +33,7 @@ from stagejit.runtime.compilations.history import (
 from stagejit.runtime.compilations.passing import Passed, as_passed, passed_of
 from stagejit.runtime.compilations.telling import record_call, signature_of_call
 from stagejit.runtime.lowering.embedding import plan_request
-from stagejit.schedule.plan import Plan
+from stagejit.schedule.plans.plan import Plan
 
 if TYPE_CHECKING:
     from stagejit.explaining import Timed

@@ -23,8 +23,8 @@ from stagejit.options import Options
 from stagejit.rewrites import rewrite_graph
 from stagejit.rewrites.normal_form import normalize
 from stagejit.schedule.build import schedule
-from stagejit.schedule.parser import parse_plan
-from stagejit.schedule.plan import Plan
+from stagejit.schedule.plans.parser import parse_plan
+from stagejit.schedule.plans.plan import Plan
 from stagejit.trace.translate import graph_of
 from tests.dispatches import dispatches_of
 from tests.left import left

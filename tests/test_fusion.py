@@ -18,7 +18,7 @@ import stagejit
 from stagejit.bench.workloads.catalogue import WORKLOADS
 from stagejit.bench.workloads.residual_block import residual_block
 from stagejit.options import Options
-from stagejit.schedule.plan import Plan
+from stagejit.schedule.plans.plan import Plan
 from tests.agreement import close
 from tests.randomness import RNG
 

@@ -33,7 +33,7 @@ from stagejit.graph.printer import as_text
 from stagejit.index.layout import Layout
 from stagejit.options import SWITCHES, Options
 from stagejit.pipeline import Compilation
-from stagejit.schedule.parser import parse_plan
+from stagejit.schedule.plans.parser import parse_plan
 from stagejit.types import TensorType, f32
 
 Choose = Callable[[Value], Layout | None]

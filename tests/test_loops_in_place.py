@@ -13,7 +13,7 @@ from jax import lax
 
 import stagejit
 from stagejit.options import Options
-from stagejit.schedule.plan import Dispatch, Plan
+from stagejit.schedule.plans.plan import Dispatch, Plan
 from tests.agreement import close
 from tests.randomness import RNG
 from tests.schedule.planning import check

@@ -19,7 +19,7 @@ from hypothesis import given, settings
 
 import stagejit
 from stagejit.errors import VerificationError
-from stagejit.schedule.plan import Plan
+from stagejit.schedule.plans.plan import Plan
 from stagejit.schedule.verifier.plans import verify_plan
 from tests.movement.programs import Movement, assert_means, movements
 from tests.sampling import budget

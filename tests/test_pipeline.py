@@ -13,7 +13,7 @@ from jax import lax
 
 import stagejit
 from stagejit.codegen.elements.elements import Elements
-from stagejit.dispatch.forming.state import State
+from stagejit.dispatch.groups.state import State
 from stagejit.errors import InternalError
 from stagejit.index.coordinates import coordinates, variables
 from stagejit.runtime.cpu.loader import call_count

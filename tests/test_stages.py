@@ -27,7 +27,7 @@ from stagejit.options import SWITCHES, Options
 from stagejit.runtime.cpu.loader import call_count, trim_arenas
 from stagejit.runtime.cpu.native.arenas import ARENA_ALIGNMENT_NBYTES
 from stagejit.runtime.cpu.native.support import addresses
-from stagejit.schedule.parser import parse_plan
+from stagejit.schedule.plans.parser import parse_plan
 from tests.left import left
 
 pytestmark = pytest.mark.usefixtures("as_shipped")  # processes of others make the same assembly

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 
 from stagejit.codegen.generate import Generated
 from stagejit.dispatch.regions import Region
-from stagejit.schedule.plan import Dispatch
+from stagejit.schedule.plans.plan import Dispatch
 from stagejit.schedule.schedule import Schedule
 
 _MOST_SHOWN = 4

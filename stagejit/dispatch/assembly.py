@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 
-from stagejit.dispatch.forming.group import Group, Grouping
+from stagejit.dispatch.groups.group import Group, Grouping
 from stagejit.dispatch.outputs import stored_outputs, without_reshapes
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.isomorphic import attribute_key

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from stagejit.base.decisions import Decision
-from stagejit.dispatch.forming import cost
+from stagejit.dispatch.groups import cost
 from stagejit.graph.functions import TRANSCENDENTAL_FLOPS
 from stagejit.graph.ir import Graph, Op
 from stagejit.graph.ops.control import bodies_of

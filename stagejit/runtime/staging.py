@@ -20,7 +20,7 @@ from stagejit.runtime.hosting.sites import site_of
 from stagejit.runtime.left_bodies import BODIES
 from stagejit.runtime.lowering.marks import enclose
 from stagejit.runtime.lowering.staged import DelegatedEquation, NativeCall, Reshape, Staged
-from stagejit.schedule.plan import Buffer
+from stagejit.schedule.plans.plan import Buffer
 from stagejit.schedule.schedule import Delegation, Run, Schedule
 from stagejit.trace.calls.primitives import jax_name
 from stagejit.types import TensorType

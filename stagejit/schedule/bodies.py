@@ -29,9 +29,9 @@ from stagejit.graph.ir import Op, Value
 from stagejit.graph.ops.control import LoopOperands, body_operands, carried_inputs, carried_operands
 from stagejit.graph.ops.moving.views import behind_aliases
 from stagejit.index.box import Box
-from stagejit.schedule.access import Access, Buffer, swept
+from stagejit.schedule.conflicts.access import Access, Buffer, swept
 from stagejit.schedule.memory.packing import LINE_NBYTES, aligned
-from stagejit.schedule.plan import Binding, Body, Carry, Counter
+from stagejit.schedule.plans.plan import Binding, Body, Carry, Counter
 from stagejit.schedule.schedule import Schedule
 
 # From here on, copying takes longer than the second copy of the loop's code costs.

@@ -23,7 +23,7 @@ from stagejit.graph.ops.elementwise import function_of
 from stagejit.index.box import Box, hull_of
 from stagejit.index.box_index import fill_box
 from stagejit.schedule.bodies import Bodies, touches_of
-from stagejit.schedule.plan import Access, Buffer, BufferKind, Dispatch, HostScalar, Parts
+from stagejit.schedule.plans.plan import Access, Buffer, BufferKind, Dispatch, HostScalar, Parts
 from stagejit.schedule.schedule import Step
 from stagejit.types import u8
 

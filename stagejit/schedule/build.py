@@ -21,15 +21,22 @@ from stagejit.dispatch.regions import Region, with_inner
 from stagejit.graph.ir import Graph, Value
 from stagejit.graph.ops.moving.views import behind_aliases
 from stagejit.options import Options
-from stagejit.schedule import hazards, reuse
+from stagejit.schedule import reuse
 from stagejit.schedule.bodies import Bodies, placed_bodies
 from stagejit.schedule.bufferize import Bufferized, Launch, Memory, bufferize, equation_name
-from stagejit.schedule.hazards import HazardGraph
+from stagejit.schedule.conflicts import hazards
+from stagejit.schedule.conflicts.hazards import HazardGraph
+from stagejit.schedule.conflicts.order import (
+    BESIDE,
+    brought_together,
+    execution_order,
+    readers_first,
+    runs,
+)
+from stagejit.schedule.conflicts.reduction import barriers
 from stagejit.schedule.memory.shared import add_shared
 from stagejit.schedule.memory.slots import Transients
-from stagejit.schedule.order import BESIDE, brought_together, execution_order, readers_first, runs
-from stagejit.schedule.plan import Delegated, Plan
-from stagejit.schedule.reduction import barriers
+from stagejit.schedule.plans.plan import Delegated, Plan
 from stagejit.schedule.schedule import Schedule, Step, segments_of
 from stagejit.schedule.threads import parallel_loops
 from stagejit.schedule.threads.waves import waves_of

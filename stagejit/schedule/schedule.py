@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from stagejit.dispatch.regions import Region, with_inner
 from stagejit.graph.ir import Graph, Value
 from stagejit.schedule.memory.packing import aligned
-from stagejit.schedule.plan import Access, Buffer, Dispatch, Plan
+from stagejit.schedule.plans.plan import Access, Buffer, Dispatch, Plan
 
 
 @dataclass(frozen=True, eq=False)

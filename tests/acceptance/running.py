@@ -12,7 +12,7 @@ import numpy as np
 
 import stagejit
 from stagejit.options import Options
-from stagejit.schedule.plan import Plan
+from stagejit.schedule.plans.plan import Plan
 
 Function = Callable[..., Any]
 VERIFIED = Options(verify=True)

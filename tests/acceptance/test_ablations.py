@@ -21,7 +21,7 @@ from jax.sharding import SingleDeviceSharding
 
 import stagejit
 from stagejit.options import SWITCHES, Options
-from stagejit.schedule.plan import Plan
+from stagejit.schedule.plans.plan import Plan
 from tests.acceptance.running import f32, plan_of, run
 from tests.acceptance.test_multi_consumer import convolve, dense_block, expected_block, weights_of
 from tests.dispatch.forming.test_turned import across

@@ -18,7 +18,7 @@ from jax import lax
 import stagejit
 from stagejit.graph.interpreter import interpret
 from stagejit.options import Options
-from stagejit.schedule.plan import Access, Plan
+from stagejit.schedule.plans.plan import Access, Plan
 from tests.acceptance.running import f32, same
 from tests.acceptance.test_multi_consumer import dense_block, images, weights_of
 from tests.schedule.executor import POISON, Executor

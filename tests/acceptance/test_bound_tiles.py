@@ -15,7 +15,7 @@ import stagejit
 from stagejit.extending import cpu
 from stagejit.options import Options
 from stagejit.pipeline import Compilation
-from stagejit.schedule.parser import parse_plan
+from stagejit.schedule.plans.parser import parse_plan
 from tests.acceptance.running import f32, same
 from tests.acceptance.test_multi_consumer import dense_block, weights_of
 

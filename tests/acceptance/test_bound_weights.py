@@ -13,7 +13,7 @@ import stagejit
 from stagejit.bench.workloads import bound, residual_block
 from stagejit.bench.workloads.inputs import Normal
 from stagejit.runtime.bound import evaluation_counts
-from stagejit.schedule.plan import Plan
+from stagejit.schedule.plans.plan import Plan
 
 
 def normal(seed: int = 0) -> Normal:

@@ -13,7 +13,7 @@ from jax import lax
 
 import stagejit
 from stagejit.index.box import Box
-from stagejit.schedule.plan import Access, Dispatch, Plan
+from stagejit.schedule.plans.plan import Access, Dispatch, Plan
 from tests.acceptance.running import f32, plan_of, reasons, run
 from tests.schedule.planning import check
 from tests.schedule.planning import plan_of as planned

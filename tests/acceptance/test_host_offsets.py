@@ -14,8 +14,8 @@ from jax import lax
 import stagejit
 from stagejit.errors import OptionsError, VerificationError
 from stagejit.options import Options
-from stagejit.schedule.parser import parse_plan
-from stagejit.schedule.plan import Plan
+from stagejit.schedule.plans.parser import parse_plan
+from stagejit.schedule.plans.plan import Plan
 from stagejit.schedule.verifier.plans import verify_plan
 from tests.acceptance.running import f32, plan_of, reasons, run, same
 from tests.schedule.planning import check

@@ -16,7 +16,7 @@ from jax.sharding import SingleDeviceSharding
 import stagejit
 from stagejit.dispatch.layouts.orders import Orders, completed
 from stagejit.index.layout import Layout
-from stagejit.schedule.plan import Plan
+from stagejit.schedule.plans.plan import Plan
 from tests.acceptance.running import f32, plan_of, reasons, run
 
 OFF = ("infer-layouts", "channels-last")

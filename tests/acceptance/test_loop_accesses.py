@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from jax import lax
 
-from stagejit.schedule.plan import Dispatch, Plan
+from stagejit.schedule.plans.plan import Dispatch, Plan
 from tests.acceptance.running import f32, run
 from tests.schedule.planning import check
 

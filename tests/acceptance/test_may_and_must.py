@@ -14,9 +14,9 @@ from jax import lax
 from stagejit.base.symbolic import Symbol, expr
 from stagejit.index.box import Box
 from stagejit.schedule import bufferize
-from stagejit.schedule.access import Access, HostScalar, swept
-from stagejit.schedule.parser import parse_plan
-from stagejit.schedule.plan import Dispatch, Plan
+from stagejit.schedule.conflicts.access import Access, HostScalar, swept
+from stagejit.schedule.plans.parser import parse_plan
+from stagejit.schedule.plans.plan import Dispatch, Plan
 from tests.acceptance.running import f32, run
 from tests.schedule.planning import check
 

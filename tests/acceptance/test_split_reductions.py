@@ -19,8 +19,8 @@ import stagejit
 from stagejit import extending
 from stagejit.index.box import Box
 from stagejit.options import Options
-from stagejit.schedule.parser import parse_plan
-from stagejit.schedule.plan import Dispatch, Plan
+from stagejit.schedule.plans.parser import parse_plan
+from stagejit.schedule.plans.plan import Dispatch, Plan
 from tests.acceptance.running import f32, kinds, plan_of, reasons, run
 
 ALL = {"reduce": 7, "contract": 7, "conv": 7}

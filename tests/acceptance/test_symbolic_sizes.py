@@ -16,8 +16,8 @@ from stagejit.base.symbolic import Symbol, substitute, symbols_in
 from stagejit.errors import UnsupportedOpError
 from stagejit.graph.parser import parse
 from stagejit.graph.printer import as_text
-from stagejit.schedule.parser import parse_plan
-from stagejit.schedule.plan import Plan
+from stagejit.schedule.plans.parser import parse_plan
+from stagejit.schedule.plans.plan import Plan
 from stagejit.schedule.verifier.plans import verify_plan
 from tests.acceptance.running import plan_of, same
 

@@ -13,7 +13,7 @@ from jax import lax
 
 import stagejit
 from stagejit.options import Options
-from stagejit.schedule.plan import Plan
+from stagejit.schedule.plans.plan import Plan
 from tests.schedule.planning import check, plan_of
 
 D = np.random.default_rng(0).standard_normal((64, 32)).astype(np.float32)

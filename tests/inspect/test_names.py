@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import stagejit
 from stagejit.graph.text.quoting import quoted, unquoted
 from stagejit.inspect.page import element
-from stagejit.schedule.parser import parse_plan
+from stagejit.schedule.plans.parser import parse_plan
 
 NAMES = [
     "",

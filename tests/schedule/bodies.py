@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from stagejit.dispatch.outputs import without_reshapes
-from stagejit.schedule.plan import Binding, Body, exchanged
+from stagejit.schedule.plans.plan import Binding, Body, exchanged
 from stagejit.schedule.schedule import Step
 
 Memory = dict[str, Any]

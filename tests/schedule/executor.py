@@ -19,7 +19,7 @@ from stagejit.graph.interpreter import evaluate_op
 from stagejit.graph.ir import Op, Value
 from stagejit.graph.ops.moving.views import behind_aliases
 from stagejit.index.box import Box
-from stagejit.schedule.plan import Access, Buffer
+from stagejit.schedule.plans.plan import Access, Buffer
 from stagejit.schedule.schedule import Delegation, Run, Schedule, Step
 from tests.placing import slices_of
 from tests.schedule.bodies import run_bodies

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from stagejit.errors import VerificationError
 from stagejit.index.box import Box
-from stagejit.schedule.plan import Barrier, Plan
+from stagejit.schedule.plans.plan import Barrier, Plan
 from stagejit.schedule.verifier.plans import verify_plan
 
 

@@ -28,8 +28,8 @@ from stagejit.options import Options
 from stagejit.rewrites import rewrite_graph
 from stagejit.rewrites.normal_form import normalize, verify_normal_form
 from stagejit.schedule.build import schedule
-from stagejit.schedule.parser import parse_plan
-from stagejit.schedule.plan import Plan
+from stagejit.schedule.plans.parser import parse_plan
+from stagejit.schedule.plans.plan import Plan
 from stagejit.schedule.schedule import Schedule
 from stagejit.schedule.verifier.plans import verify_plan
 from stagejit.schedule.verifier.waves import verify_waves

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from stagejit.index.box import Box
-from stagejit.schedule.plan import Access, Dispatch
+from stagejit.schedule.plans.plan import Access, Dispatch
 from stagejit.schedule.schedule import Delegation, Run, Schedule, Step
 from tests.schedule.executor import POISON, Array, Executor, box_slices
 

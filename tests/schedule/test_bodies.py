@@ -17,8 +17,8 @@ from stagejit.errors import ParseError, VerificationError
 from stagejit.index.box import Box
 from stagejit.options import Options
 from stagejit.schedule.memory.packing import aligned
-from stagejit.schedule.parser import parse_plan
-from stagejit.schedule.plan import Access, Binding, Body, Buffer, Carry, Dispatch, Plan
+from stagejit.schedule.plans.parser import parse_plan
+from stagejit.schedule.plans.plan import Access, Binding, Body, Buffer, Carry, Dispatch, Plan
 from stagejit.schedule.verifier.bodies import verify_bodies, verify_body
 from stagejit.schedule.verifier.plans import verify_plan
 from stagejit.types import f32, u8

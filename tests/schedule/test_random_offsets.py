@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from jax import lax
 
 from stagejit.options import SWITCHES, Options
-from stagejit.schedule import hazards
+from stagejit.schedule.conflicts import hazards
 from tests.schedule.constants import turned
 from tests.schedule.planning import check, plan_of
 

@@ -2,7 +2,7 @@
 
 Input: a state after the forward walk. Output: homes for the dear ones. Invariant: a transcendental
 is never evaluated more often than once for each element of its own shape; everything else by Note
-[Recompute or store] of `cost.py`, and by Note [Places].
+[Recompute or store] of `groups/cost.py`, and by Note [Places].
 
 Note [Places]: a tree of halves, such as an associative scan, evaluates nothing twice, but where
 each element of its root is evaluated with all that it is made of, the code has every leaf: it
@@ -17,12 +17,12 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from stagejit.base.symbolic import Expr, at_most
-from stagejit.dispatch.forming import cost
-from stagejit.dispatch.forming.group import Group, Location
 from stagejit.dispatch.forming.joins import store_in_map
-from stagejit.dispatch.forming.legality import refuse_order, refuse_rows
-from stagejit.dispatch.forming.state import State
 from stagejit.dispatch.forming.turned import SWITCH, turned_reads
+from stagejit.dispatch.groups import cost
+from stagejit.dispatch.groups.group import Group, Location
+from stagejit.dispatch.groups.legality import refuse_order, refuse_rows
+from stagejit.dispatch.groups.state import State
 from stagejit.graph.dims import GatherDims
 from stagejit.graph.ir import Op, Value
 from stagejit.graph.ops.moving.slices import pull_view

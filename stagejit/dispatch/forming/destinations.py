@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from stagejit.base.symbolic import at_most
-from stagejit.dispatch.forming.state import State
+from stagejit.dispatch.groups.state import State
 from stagejit.dispatch.ranges.updates import updated_boxes
 from stagejit.graph.ir import Op, Value
 from stagejit.graph.ops.control import destination_of, updates_of

@@ -20,10 +20,8 @@ from collections.abc import Set as AbstractSet
 from stagejit.base.decisions import Decision
 from stagejit.base.symbolic import Int, Undecided, at_most
 from stagejit.dispatch.bodies import known_inside
-from stagejit.dispatch.forming.apart import starting
 from stagejit.dispatch.forming.demand import store_what_is_dear
 from stagejit.dispatch.forming.destinations import reads_to_keep, update
-from stagejit.dispatch.forming.group import Group, Grouping, Location, Refusal
 from stagejit.dispatch.forming.joins import (
     join,
     refuse_length,
@@ -31,11 +29,13 @@ from stagejit.dispatch.forming.joins import (
     store,
     store_in_map,
 )
-from stagejit.dispatch.forming.legality import locate, refuse_order, refuse_rows
-from stagejit.dispatch.forming.offsets import explain_offsets
 from stagejit.dispatch.forming.recompute import drop_what_is_cheap
-from stagejit.dispatch.forming.state import State
 from stagejit.dispatch.forming.stored import store_what_is_read
+from stagejit.dispatch.groups.apart import starting
+from stagejit.dispatch.groups.group import Group, Grouping, Location, Refusal
+from stagejit.dispatch.groups.legality import locate, refuse_order, refuse_rows
+from stagejit.dispatch.groups.offsets import explain_offsets
+from stagejit.dispatch.groups.state import State
 from stagejit.dispatch.outputs import stored_outputs, without_reshapes
 from stagejit.dispatch.ranges.scalars import known_arguments
 from stagejit.errors import ExtensionError, InternalError, StagejitError, UnsupportedOpError

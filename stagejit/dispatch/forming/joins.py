@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from stagejit.base.symbolic import at_most
-from stagejit.dispatch.forming import cost
-from stagejit.dispatch.forming.apart import behind
-from stagejit.dispatch.forming.chains import LONGEST_CHAIN
-from stagejit.dispatch.forming.group import Group, Location, Refusal
-from stagejit.dispatch.forming.legality import locate, refuse_join, refuse_order, switch_of
-from stagejit.dispatch.forming.state import State
+from stagejit.dispatch.groups import cost
+from stagejit.dispatch.groups.apart import behind
+from stagejit.dispatch.groups.chains import LONGEST_CHAIN
+from stagejit.dispatch.groups.group import Group, Location, Refusal
+from stagejit.dispatch.groups.legality import locate, refuse_join, refuse_order, switch_of
+from stagejit.dispatch.groups.state import State
 from stagejit.graph.ir import Op
 from stagejit.index.bit_sets import bits
 

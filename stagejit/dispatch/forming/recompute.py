@@ -14,10 +14,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from stagejit.dispatch.forming import cost
-from stagejit.dispatch.forming.chains import steps
-from stagejit.dispatch.forming.group import Group
-from stagejit.dispatch.forming.state import State
+from stagejit.dispatch.groups import cost
+from stagejit.dispatch.groups.chains import steps
+from stagejit.dispatch.groups.group import Group
+from stagejit.dispatch.groups.state import State
 from stagejit.graph.ir import Op, Value
 
 # Most flops an element that a reader spends to save reading a value.

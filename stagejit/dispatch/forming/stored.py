@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import networkx as nx
 
-from stagejit.dispatch.forming.group import Group
-from stagejit.dispatch.forming.state import State
+from stagejit.dispatch.groups.group import Group
+from stagejit.dispatch.groups.state import State
 from stagejit.dispatch.outputs import stored_outputs, without_reshapes
 from stagejit.graph.ir import Op, Value
 from stagejit.graph.ops.control import destination_of, read_operands

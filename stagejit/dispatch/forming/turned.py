@@ -17,9 +17,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from stagejit.dispatch.forming import cost
-from stagejit.dispatch.forming.group import Group
-from stagejit.dispatch.forming.state import State
+from stagejit.dispatch.groups import cost
+from stagejit.dispatch.groups.group import Group
+from stagejit.dispatch.groups.state import State
 from stagejit.graph.ir import Op, Value
 from stagejit.graph.ops.moving.slices import pull_view
 from stagejit.index.affine import Affine, Index, Var, linearize

@@ -20,8 +20,8 @@ from types import MappingProxyType
 
 from stagejit.base.decisions import path_inside
 from stagejit.base.locks import remembered
-from stagejit.dispatch.forming.apart import Reason, reasons_of
-from stagejit.dispatch.forming.group import Group, Grouping
+from stagejit.dispatch.groups.apart import Reason, reasons_of
+from stagejit.dispatch.groups.group import Group, Grouping
 from stagejit.dispatch.regions import Region
 from stagejit.graph.ir import Op
 

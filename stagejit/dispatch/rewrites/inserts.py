@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from stagejit.base.locks import remembered
-from stagejit.dispatch.forming.offsets import ANYWHERE
+from stagejit.dispatch.groups.offsets import ANYWHERE
 from stagejit.dispatch.in_place import refuse_updates
 from stagejit.dispatch.operands import operands_of, read_by, stores_of
 from stagejit.dispatch.rewrites.assembled import Assembled, versions_of

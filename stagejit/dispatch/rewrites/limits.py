@@ -26,7 +26,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 
-from stagejit.dispatch.forming import cost
+from stagejit.dispatch.groups import cost
 from stagejit.dispatch.operands import operands_of, starts_of, stores_of
 from stagejit.dispatch.rewrites.inserts import copy_of
 from stagejit.dispatch.rewrites.pieces import Piece, Pieces, Target

@@ -31,9 +31,9 @@ from stagejit.runtime.hosting.sites import inside
 from stagejit.runtime.modelled.kernels import Path
 from stagejit.runtime.modelled.model import Model, model_of
 from stagejit.schedule.bodies import why_copied
-from stagejit.schedule.plan import Dispatch, Plan
+from stagejit.schedule.plans.plan import Dispatch, Plan
+from stagejit.schedule.plans.turns import carried_by, times_inside
 from stagejit.schedule.schedule import Run, Schedule, Step, Wave
-from stagejit.schedule.turns import carried_by, times_inside
 
 if TYPE_CHECKING:
     from stagejit.runtime.cuda.programs.program import CudaProgram

@@ -13,13 +13,13 @@ from dataclasses import dataclass, replace
 from stagejit.base.decisions import path_inside
 from stagejit.base.loc import Loc
 from stagejit.compat import callers_of
-from stagejit.dispatch.forming.apart import Reason
+from stagejit.dispatch.groups.apart import Reason
 from stagejit.dispatch.origins.naming import Names, described, named_values, names_of, renamed
 from stagejit.dispatch.origins.whereabouts import Whereabouts
 from stagejit.dispatch.regions import Region
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.inspect.explain.notes import Because, Between, Held, Home
-from stagejit.schedule.hazards import Conflict, hazard_graph
+from stagejit.schedule.conflicts.hazards import Conflict, hazard_graph
 from stagejit.schedule.schedule import Run, Schedule, Step
 
 _MOST_RANGES = 3

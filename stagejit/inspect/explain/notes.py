@@ -17,7 +17,7 @@ from stagejit.inspect.explain.what_if import Worth
 from stagejit.runtime.compilations.compile_times import CompileTimes
 from stagejit.runtime.compilations.history import Past
 from stagejit.schedule.memory.peak import Peak
-from stagejit.schedule.turns import counted_once
+from stagejit.schedule.plans.turns import counted_once
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 from stagejit.base.numbers import nbytes_text, seconds_text
 from stagejit.inspect.explain.schema import WorthData
-from stagejit.schedule.comparison import Comparison, Totals
-from stagejit.schedule.turns import dispatches_text
+from stagejit.schedule.plans.comparison import Comparison, Totals
+from stagejit.schedule.plans.turns import dispatches_text
 
 
 @dataclass(frozen=True)

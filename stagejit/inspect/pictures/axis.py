@@ -15,7 +15,7 @@ from stagejit.inspect.pictures.dispatches import label_of
 from stagejit.inspect.pictures.drawing import svg
 from stagejit.inspect.pictures.drawing.repeats import parts_of
 from stagejit.inspect.pictures.words import line_of
-from stagejit.schedule.plan import Plan
+from stagejit.schedule.plans.plan import Plan
 
 LEFT = 92.0  # of the columns: the room for a scale
 _WIDTH = 1080.0  # of all columns, where they are not too many

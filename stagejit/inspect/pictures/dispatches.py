@@ -14,7 +14,7 @@ from stagejit.inspect.pictures.drawing.nodes import Edge, Line, Node, draw
 from stagejit.inspect.pictures.drawing.repeats import parts_of
 from stagejit.inspect.pictures.picture import Panel
 from stagejit.inspect.pictures.words import color_of, dispatches_of, key_of, line_of, short
-from stagejit.schedule.plan import Access, Barrier, Body, Dispatch, Plan
+from stagejit.schedule.plans.plan import Access, Barrier, Body, Dispatch, Plan
 
 _MOST_ON_EDGE = 2  # barriers that are written on an arrow
 

@@ -18,7 +18,7 @@ from stagejit.inspect.pictures.picture import Panel
 from stagejit.inspect.pictures.words import key_of, line_of, short
 from stagejit.schedule.memory.lifetimes import Lifetime, live_nbytes, lives_of, owned
 from stagejit.schedule.memory.peak import InUse, Peak
-from stagejit.schedule.plan import Plan
+from stagejit.schedule.plans.plan import Plan
 
 _ARENA, _CURVE, _LANE = 340.0, 90.0, 18.0  # heights; the first at most
 _MOST_LANES = 12  # of arguments, and of results

@@ -19,7 +19,7 @@ from stagejit.inspect.pictures.words import color_of, line_of
 from stagejit.runtime.cuda.programs.program import CudaProgram
 from stagejit.runtime.modelled.kernels import Modelled
 from stagejit.runtime.modelled.streams import Costs, OnStreams, Queued, on_streams
-from stagejit.schedule.plan import Dispatch, Plan
+from stagejit.schedule.plans.plan import Dispatch, Plan
 
 _HOST_SECONDS = 20e-6  # drawn for what the host does in between: a round trip, at least
 

@@ -19,7 +19,7 @@ from stagejit.inspect.pictures.drawing.gantt import Bar, Frame, Gantt, Join
 from stagejit.inspect.pictures.words import color_of, line_of
 from stagejit.runtime.modelled.kernels import Modelled
 from stagejit.runtime.modelled.threads import ONE_FORK, OnThreads, Placed
-from stagejit.schedule.plan import Plan
+from stagejit.schedule.plans.plan import Plan
 from stagejit.schedule.schedule import Schedule, Step
 
 _DRAWN_SECONDS = 5e-6  # for what nobody knows the time of

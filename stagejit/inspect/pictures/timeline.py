@@ -17,7 +17,7 @@ from stagejit.inspect.pictures.drawing.gantt import Gantt
 from stagejit.inspect.pictures.picture import Panel
 from stagejit.inspect.pictures.words import color_of, dispatches_of, key_of
 from stagejit.runtime.modelled.kernels import Modelled
-from stagejit.schedule.plan import Plan
+from stagejit.schedule.plans.plan import Plan
 
 _FEW = 30  # bars whose text fits a drawing of the usual width
 

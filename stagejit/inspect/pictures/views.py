@@ -26,8 +26,8 @@ from stagejit.inspect.pictures.streams import Streams
 from stagejit.inspect.pictures.threads import Waves
 from stagejit.inspect.pictures.words import dispatches_of
 from stagejit.runtime.cuda.programs.program import CudaProgram
-from stagejit.schedule.comparison import Comparison
-from stagejit.schedule.plan import Plan
+from stagejit.schedule.plans.comparison import Comparison
+from stagejit.schedule.plans.plan import Plan
 from stagejit.schedule.schedule import Schedule
 
 NAMES = ("graph", "rewrites", "dispatches", "memory", "timeline")

@@ -12,8 +12,8 @@ from collections.abc import Iterable
 from stagejit.base.loc import Loc
 from stagejit.inspect.page import Markup, element, joined
 from stagejit.inspect.pictures.drawing import svg
-from stagejit.schedule.plan import Plan
-from stagejit.schedule.turns import dispatches_text
+from stagejit.schedule.plans.plan import Plan
+from stagejit.schedule.plans.turns import dispatches_text
 
 _COLORS = {
     "contract": "blue",

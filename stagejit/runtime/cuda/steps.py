@@ -19,7 +19,7 @@ from stagejit.runtime.cuda.programs.program import CudaProgram, as_text
 from stagejit.runtime.cuda.programs.program import verify as _verify
 from stagejit.runtime.cuda.xla_calls import StreamProgram
 from stagejit.runtime.lowering.staged import NativeCall, Staged
-from stagejit.schedule.plan import Plan
+from stagejit.schedule.plans.plan import Plan
 
 __all__ = [
     "as_text", "compile_ptx", "cuda_program", "device_of", "executable", "load", "on_its_stream",

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from stagejit.errors import InternalError
 from stagejit.runtime.hosting.program_steps import BufferRef
-from stagejit.schedule.plan import Binding, Body, Buffer, Plan
+from stagejit.schedule.plans.plan import Binding, Body, Buffer, Plan
 from stagejit.schedule.schedule import Run, Schedule
 
 

@@ -13,7 +13,7 @@ from stagejit.base.decisions import path_inside
 from stagejit.base.loc import UNKNOWN, Loc
 
 if TYPE_CHECKING:  # `lowering/staged.py` is imported with the package, and the compiler is not
-    from stagejit.schedule.plan import Body, Dispatch
+    from stagejit.schedule.plans.plan import Body, Dispatch
 
 NOWHERE = -1
 _MOST_BOXES = 3

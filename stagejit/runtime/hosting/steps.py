@@ -19,7 +19,7 @@ from stagejit.graph.ops.moving.views import behind_aliases
 from stagejit.runtime.hosting import program_steps, sites
 from stagejit.runtime.hosting.program_steps import BufferRef, ForeignArray
 from stagejit.runtime.hosting.scopes import Pass, Scope, bound, inside, moved
-from stagejit.schedule.plan import exchanged
+from stagejit.schedule.plans.plan import exchanged
 from stagejit.schedule.schedule import Run, Step
 from stagejit.types import TensorType
 

@@ -14,7 +14,7 @@ from stagejit.base.machine import CALL_SECONDS, Machine
 from stagejit.codegen.kernel import Kernel
 from stagejit.codegen.target import Target
 from stagejit.runtime.hosting import launching
-from stagejit.schedule.turns import Carried, counted_once
+from stagejit.schedule.plans.turns import Carried, counted_once
 
 # Of a dispatch: its name, behind those of the loops and branches around it and the numbers of their
 # bodies, as ("loop.1", 0, "map.2").

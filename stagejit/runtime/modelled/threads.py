@@ -30,9 +30,9 @@ from stagejit.dispatch.regions import Region
 from stagejit.options import Options
 from stagejit.runtime.modelled.kernels import Modelled, Path, copying_seconds, core_seconds
 from stagejit.runtime.modelled.waves import Job, forking, in_turn, together
+from stagejit.schedule.plans.turns import carried_by, counted_once, turns_of
 from stagejit.schedule.schedule import Run, Schedule, Step, Wave
 from stagejit.schedule.threads.waves import NAME, may_share
-from stagejit.schedule.turns import carried_by, counted_once, turns_of
 
 ONE_FORK = "one fork"
 

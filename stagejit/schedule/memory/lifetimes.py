@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from stagejit.base.loc import Loc
-from stagejit.schedule.access import Access, Buffer
-from stagejit.schedule.binding import Binding
+from stagejit.schedule.conflicts.access import Access, Buffer
+from stagejit.schedule.plans.binding import Binding
 
 
 class AnyBody(Protocol):

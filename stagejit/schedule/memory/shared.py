@@ -19,8 +19,8 @@ from dataclasses import dataclass
 
 from stagejit.index.box import Box
 from stagejit.index.box_index import BoxIndex
-from stagejit.schedule.access import Access, Hazard
-from stagejit.schedule.hazards import HazardGraph, Ranges, Touching, add_edges, note
+from stagejit.schedule.conflicts.access import Access, Hazard
+from stagejit.schedule.conflicts.hazards import HazardGraph, Ranges, Touching, add_edges, note
 
 
 @dataclass(frozen=True)

@@ -17,10 +17,10 @@ from stagejit.dispatch.in_place import refuse_in_place
 from stagejit.graph.ir import Value
 from stagejit.index.bit_sets import bits
 from stagejit.options import Options
-from stagejit.schedule.hazards import Conflict, ancestors
+from stagejit.schedule.conflicts.hazards import Conflict, ancestors
 from stagejit.schedule.memory.packing import Life, Slot, overwrites, pack
 from stagejit.schedule.memory.shared import Place, shared
-from stagejit.schedule.plan import Buffer
+from stagejit.schedule.plans.plan import Buffer
 from stagejit.schedule.schedule import Step
 
 # Positions are put in order for this part of the arena, or more.

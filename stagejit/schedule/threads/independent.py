@@ -23,8 +23,8 @@ from stagejit.dispatch.regions import Region, with_inner
 from stagejit.graph import python_functions
 from stagejit.index.box import Box
 from stagejit.index.progressions import Dim
-from stagejit.schedule.access import boxes_by_buffer
 from stagejit.schedule.bodies import PlacedBody
+from stagejit.schedule.conflicts.access import boxes_by_buffer
 
 # The first value and the step of what counts iterations; None for what is the same in all of them.
 _Counts = Mapping[Symbol, tuple[int, int] | None]

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator
 
 from stagejit.base.machine import Machine
 from stagejit.options import Options
-from stagejit.schedule.plan import Plan
+from stagejit.schedule.plans.plan import Plan
 from stagejit.schedule.schedule import Run, Schedule, Step, Wave
 
 NAME = "share-forks"

@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 
 from stagejit.errors import VerificationError
 from stagejit.index.box import Box
-from stagejit.schedule.access import boxes_by_buffer, swept
-from stagejit.schedule.plan import Binding, Body, Buffer, Dispatch
+from stagejit.schedule.conflicts.access import boxes_by_buffer, swept
+from stagejit.schedule.plans.plan import Binding, Body, Buffer, Dispatch
 from stagejit.schedule.verifier.iterations import verify_iterations
 
 

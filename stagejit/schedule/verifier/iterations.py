@@ -19,8 +19,8 @@ from stagejit.base.symbolic import Int, Symbol, expr
 from stagejit.errors import VerificationError
 from stagejit.index.box_index import BoxIndex
 from stagejit.rewrites.integers.intervals import whole, within
-from stagejit.schedule.access import boxes_by_buffer
-from stagejit.schedule.plan import Body, Buffer, Counter, Dispatch
+from stagejit.schedule.conflicts.access import boxes_by_buffer
+from stagejit.schedule.plans.plan import Body, Buffer, Counter, Dispatch
 
 
 def verify_iterations(

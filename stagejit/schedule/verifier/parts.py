@@ -11,8 +11,8 @@ import itertools
 from collections.abc import Mapping, Sequence
 
 from stagejit.errors import VerificationError
-from stagejit.schedule.access import Access, Buffer, Parts
-from stagejit.schedule.plan import Dispatch
+from stagejit.schedule.conflicts.access import Access, Buffer, Parts
+from stagejit.schedule.plans.plan import Dispatch
 
 
 def verify_parts(dispatch: Dispatch, buffers: Mapping[str, Buffer]) -> None:

@@ -17,7 +17,7 @@ from stagejit.errors import VerificationError
 from stagejit.index.bit_sets import bits
 from stagejit.index.box import Box
 from stagejit.index.box_index import BoxIndex
-from stagejit.schedule.plan import Access, Buffer, Plan
+from stagejit.schedule.plans.plan import Access, Buffer, Plan
 from stagejit.schedule.verifier.bodies import verify_bodies
 from stagejit.schedule.verifier.parts import verify_parts
 from stagejit.schedule.verifier.settled import Settled

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from stagejit.errors import VerificationError
 from stagejit.index.box import Box
 from stagejit.index.box_index import NumberedBoxes, left_of
-from stagejit.schedule.plan import Plan
+from stagejit.schedule.plans.plan import Plan
 
 
 class Settled:

@@ -14,9 +14,9 @@ from stagejit.errors import VerificationError
 from stagejit.index.bit_sets import bits
 from stagejit.index.box import Box
 from stagejit.index.box_index import BoxIndex
+from stagejit.schedule.conflicts.order import runs
 from stagejit.schedule.memory.packing import Life, finished_before
-from stagejit.schedule.order import runs
-from stagejit.schedule.plan import Access, Buffer, Plan
+from stagejit.schedule.plans.plan import Access, Buffer, Plan
 from stagejit.schedule.verifier.settled import Settled
 
 _Memory = tuple[str, int]  # the result that lends it, or the number of the run

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from stagejit.errors import VerificationError
-from stagejit.schedule.hazards import before_by
+from stagejit.schedule.conflicts.hazards import before_by
 from stagejit.schedule.schedule import Run, Schedule, Wave
 
 

@@ -18,7 +18,7 @@ from jax import lax
 # are a loop, or are taken axis by axis.
 MOST_TAPS = 64
 # Taps that take as long as a byte to or from memory: see Note [Recompute or store] of
-# `dispatch/forming/cost.py`, where an operation is half a byte.
+# `dispatch/groups/cost.py`, where an operation is half a byte.
 TAPS_A_BYTE = 2
 
 

@@ -10,7 +10,7 @@ import pytest
 from jax import lax
 
 from stagejit.options import Options
-from stagejit.schedule.plan import Plan
+from stagejit.schedule.plans.plan import Plan
 from tests.acceptance.test_multi_consumer import dense_block
 from tests.left import left
 from tests.schedule.planning import check, plan_of

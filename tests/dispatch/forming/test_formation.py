@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from jax import lax
 
-from stagejit.dispatch.forming.chains import LONGEST_CHAIN
+from stagejit.dispatch.groups.chains import LONGEST_CHAIN
 from stagejit.options import SWITCHES, Options
-from stagejit.schedule.plan import Plan
+from stagejit.schedule.plans.plan import Plan
 from tests.schedule.planning import check
 
 Fn = Callable[..., Any]

@@ -12,9 +12,9 @@ import pytest
 from jax import lax
 
 import stagejit
-from stagejit.dispatch.forming import cost
+from stagejit.dispatch.groups import cost
 from stagejit.options import Options
-from stagejit.schedule.plan import Plan
+from stagejit.schedule.plans.plan import Plan
 from tests.randomness import RNG
 
 Fn = Callable[..., Any]

@@ -10,7 +10,7 @@ import pytest
 from jax import lax
 
 from stagejit.dispatch.rewrites.inserts import fuse_inserts
-from stagejit.schedule.plan import Plan
+from stagejit.schedule.plans.plan import Plan
 from tests.dispatch.rewrites.texts import rewritten
 from tests.schedule.planning import check
 

@@ -22,7 +22,7 @@ from stagejit.dispatch.operands import verify_operands
 from stagejit.dispatch.rewrites.limits import limit_operands
 from stagejit.errors import VerificationError
 from stagejit.options import SWITCHES, Options
-from stagejit.schedule.plan import Plan
+from stagejit.schedule.plans.plan import Plan
 from tests.dispatch.rewrites.texts import expanded, outline, part, plain, rewritten
 from tests.schedule.planning import check, checked_dispatches, plan_of, prepared, regions_in
 from tests.strategies import RandomProgram, programs

@@ -13,7 +13,7 @@ from jax import lax
 from stagejit.dispatch.rewrites.pads import fuse_pads
 from stagejit.graph.parser import parse
 from stagejit.options import Options
-from stagejit.schedule.plan import Plan
+from stagejit.schedule.plans.plan import Plan
 from tests.dispatch.rewrites.texts import expanded, outline, part, plain, rewritten
 from tests.schedule.planning import check, check_graph, regions_in
 

@@ -27,7 +27,7 @@ from stagejit.inspect.explain.rendering.lines import THE_PROGRAM, blocks_of
 from stagejit.inspect.explain.rendering.wording import moot_of, said_of
 from stagejit.inspect.explain.schema import ExplanationData
 from stagejit.pipeline import Compilation
-from stagejit.schedule.plan import Plan
+from stagejit.schedule.plans.plan import Plan
 from tests.inspect.pages import rows_of
 from tests.left import left
 

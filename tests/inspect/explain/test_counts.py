@@ -11,7 +11,7 @@ from jax import lax
 
 import stagejit
 from stagejit.inspect.explain.rendering.text import scratch_of
-from stagejit.schedule.turns import dispatches_text
+from stagejit.schedule.plans.turns import dispatches_text
 
 X = np.ones((8, 8), np.float32)
 

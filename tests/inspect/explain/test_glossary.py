@@ -9,7 +9,7 @@ import pytest
 
 from stagejit.codegen.cpu.backend import CPU
 from stagejit.codegen.cuda.backend import CUDA
-from stagejit.dispatch.forming import legality
+from stagejit.dispatch.groups import legality
 from stagejit.dispatch.layouts import hints as hints_of
 from stagejit.graph.definition import definition_of
 from stagejit.inspect.explain.glossary import (

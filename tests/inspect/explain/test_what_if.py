@@ -15,7 +15,7 @@ import stagejit
 from stagejit.errors import OptionsError
 from stagejit.inspect.explain.what_if import Measured, Worth, _time, data_of_worths, lines_of
 from stagejit.options import Options
-from stagejit.schedule.comparison import Totals
+from stagejit.schedule.plans.comparison import Totals
 from tests.inspect.pages import rows_of
 
 X = np.ones((4, 8), np.float32)

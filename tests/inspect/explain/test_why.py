@@ -20,8 +20,8 @@ from stagejit.dispatch.origins.naming import named_values
 from stagejit.inspect.explain import Explanation
 from stagejit.inspect.explain.notes import Facts
 from stagejit.pipeline import Compilation
-from stagejit.schedule.hazards import hazard_graph
-from stagejit.schedule.plan import Plan
+from stagejit.schedule.conflicts.hazards import hazard_graph
+from stagejit.schedule.plans.plan import Plan
 from tests.fuzz.programs.generate import random_program
 from tests.inspect.explain.test_complete import PROGRAMS
 from tests.sampling import budget

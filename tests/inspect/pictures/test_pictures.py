@@ -19,9 +19,9 @@ from stagejit.inspect.pictures.drawing import gantt
 from stagejit.inspect.pictures.drawing.nodes import MOST, Edge, Line, Node, draw
 from stagejit.inspect.pictures.views import NAMES
 from stagejit.schedule.memory import lifetimes
-from stagejit.schedule.parser import parse_plan
+from stagejit.schedule.plans.parser import parse_plan
 from stagejit.stages import Lowered
-from tests.schedule.test_peak import PLAN
+from tests.schedule.memory.test_peak import PLAN
 
 SVG = "{http://www.w3.org/2000/svg}"
 

@@ -16,7 +16,7 @@ import stagejit
 from stagejit.inspect.profiles.rows import GPU
 from stagejit.options import Options
 from stagejit.runtime.cuda.programs import timing
-from stagejit.schedule.plan import Plan
+from stagejit.schedule.plans.plan import Plan
 from tests.inspect.pages import rows_of
 
 X = np.full((16, 16), 0.5, np.float32)

@@ -18,7 +18,7 @@ from stagejit.options import Options
 from stagejit.rewrites import rewrite_graph
 from stagejit.rewrites.driver import GraphStep
 from stagejit.rewrites.moving.bordered import NAME, border_buffers
-from stagejit.schedule.plan import Plan
+from stagejit.schedule.plans.plan import Plan
 from stagejit.trace.translate import graph_of
 from tests.rewrites.text_in_out import reasons
 from tests.schedule.planning import check, plan_of

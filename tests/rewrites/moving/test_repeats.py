@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import stagejit
 from stagejit.options import Options
 from stagejit.rewrites.moving import repeats
-from stagejit.schedule.plan import Plan
+from stagejit.schedule.plans.plan import Plan
 from tests.rewrites.text_in_out import reasons, rewritten, unchanged
 from tests.schedule.planning import check
 

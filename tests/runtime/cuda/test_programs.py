@@ -19,7 +19,7 @@ from stagejit.options import GPUS, Options
 from stagejit.runtime.cuda.programs import program as cuda
 from stagejit.runtime.cuda.programs.ordering import verify_order
 from stagejit.runtime.cuda.programs.program import CudaProgram, Dispatched, Record, Wait
-from stagejit.schedule.plan import Plan
+from stagejit.schedule.plans.plan import Plan
 from tests.runtime.cuda.programs import compiled, crossings, mutants, records_first
 
 X = np.random.default_rng(0).standard_normal((37, 53)).astype(np.float32)

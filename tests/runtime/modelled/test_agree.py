@@ -29,8 +29,8 @@ from stagejit.runtime.modelled.kernels import core_seconds, launch_seconds
 from stagejit.runtime.modelled.threads import OnThreads
 from stagejit.runtime.modelled.waves import WAKING_SECONDS
 from stagejit.runtime.peaks import Peaks
-from stagejit.schedule.plan import Dispatch, Plan
-from stagejit.schedule.turns import carried_by
+from stagejit.schedule.plans.plan import Dispatch, Plan
+from stagejit.schedule.plans.turns import carried_by
 
 S, L = np.ones((16, 16), np.float32), np.ones((700, 700), np.float32)
 

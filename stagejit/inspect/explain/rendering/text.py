@@ -21,7 +21,7 @@ from stagejit.inspect.explain.rendering.wording import (
     said_of,
     sign_of,
 )
-from stagejit.schedule.turns import dispatches_text
+from stagejit.schedule.plans.turns import dispatches_text
 
 _MOST_NAMES = 6  # of those that an item stands for
 

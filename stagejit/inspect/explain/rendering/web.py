@@ -34,7 +34,7 @@ from stagejit.inspect.explain.rendering.wording import (
     work_of,
 )
 from stagejit.inspect.page import Markup, Section, element, fragment, item, joined, page, table
-from stagejit.schedule.turns import counted_once, dispatches_text
+from stagejit.schedule.plans.turns import counted_once, dispatches_text
 
 _MOST_OPEN = 12  # blocks; of more, each is folded to begin with
 _MOST_SOURCE = 72  # characters of a line's text in its title

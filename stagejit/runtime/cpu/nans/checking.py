@@ -23,7 +23,7 @@ from stagejit.runtime.hosting.program import Check, Clear
 from stagejit.runtime.hosting.program import Step as HostStep
 from stagejit.runtime.hosting.program_steps import BufferRef
 from stagejit.runtime.hosting.scopes import Scope
-from stagejit.schedule.plan import Access, Buffer, Dispatch, Plan
+from stagejit.schedule.plans.plan import Access, Buffer, Dispatch, Plan
 from stagejit.schedule.schedule import Delegation, Run, Schedule, Step
 
 

@@ -16,7 +16,7 @@ from typing import Any
 from stagejit.runtime import ffi_abi as abi
 from stagejit.runtime.hosting.program import Check
 from stagejit.runtime.hosting.program_steps import BufferRef
-from stagejit.schedule.plan import Access, Buffer
+from stagejit.schedule.plans.plan import Access, Buffer
 from stagejit.types import DType
 
 # Bits and infinity of each float that is computed with.

@@ -56,7 +56,7 @@ from stagejit.runtime.hosting.scopes import Pass, Scope, moved
 from stagejit.runtime.hosting.sites import NOWHERE
 from stagejit.schedule import schedule as scheduled
 from stagejit.schedule.memory.packing import aligned
-from stagejit.schedule.plan import Dispatch
+from stagejit.schedule.plans.plan import Dispatch
 from stagejit.schedule.schedule import Delegation, Run, Schedule
 from stagejit.schedule.threads.waves import NAME
 

@@ -35,7 +35,7 @@ from stagejit.runtime.cuda.programs.program import (
     walk,
 )
 from stagejit.runtime.hosting.program_steps import Loop
-from stagejit.schedule.plan import Dispatch, Plan
+from stagejit.schedule.plans.plan import Dispatch, Plan
 
 _TURNS = 2
 

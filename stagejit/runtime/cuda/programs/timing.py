@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from stagejit.base.locks import new_lock
 from stagejit.runtime.cuda.driver import Driver, Event, Stream
 from stagejit.runtime.hosting.sites import Site, inside, site_of
-from stagejit.schedule.plan import Plan
+from stagejit.schedule.plans.plan import Plan
 
 # Of a dispatch: its name, behind those of the loops and branches around it and the numbers of their
 # bodies.

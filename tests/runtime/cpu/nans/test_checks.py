@@ -21,7 +21,7 @@ from stagejit.runtime.cpu.loader import load_program
 from stagejit.runtime.cpu.nans.checks import Rows, check_of, rows_of
 from stagejit.runtime.hosting.program import HostProgram
 from stagejit.runtime.hosting.program_steps import BufferRef
-from stagejit.schedule.plan import Access, Buffer
+from stagejit.schedule.plans.plan import Access, Buffer
 from stagejit.types import dtype_named
 
 CHECKED = stagejit.Options(check_nans=True)

@@ -10,8 +10,8 @@ import pytest
 
 from stagejit.index.box import Box
 from stagejit.index.box_index import BoxIndex
-from stagejit.schedule.access import Access, Buffer
-from stagejit.schedule.hazards import HazardGraph
+from stagejit.schedule.conflicts.access import Access, Buffer
+from stagejit.schedule.conflicts.hazards import HazardGraph
 from stagejit.schedule.memory.shared import Place, add_shared
 from stagejit.types import f32
 

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from stagejit.index.box import Box
 from stagejit.options import Options
-from stagejit.schedule import hazards, reduction
+from stagejit.schedule.conflicts import hazards, reduction
 from stagejit.schedule.memory.shared import Place, add_shared, shared
-from stagejit.schedule.plan import Access, Buffer, Dispatch, Plan
+from stagejit.schedule.plans.plan import Access, Buffer, Dispatch, Plan
 from stagejit.schedule.verifier.plans import verify_plan
 from stagejit.types import f32
 from tests.schedule.mutations import check_mutations

@@ -16,8 +16,8 @@ from stagejit.errors import VerificationError
 from stagejit.index.box import Box
 from stagejit.options import Options
 from stagejit.schedule.memory.packing import FRAME_NBYTES
-from stagejit.schedule.parser import parse_plan
-from stagejit.schedule.plan import Plan
+from stagejit.schedule.plans.parser import parse_plan
+from stagejit.schedule.plans.plan import Plan
 from stagejit.schedule.verifier.plans import verify_plan
 from tests.schedule.planning import check
 

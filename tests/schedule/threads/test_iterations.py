@@ -21,7 +21,7 @@ from stagejit.codegen.target import Target
 from stagejit.errors import VerificationError
 from stagejit.index.box import Box
 from stagejit.options import Options
-from stagejit.schedule.plan import (
+from stagejit.schedule.plans.plan import (
     Access,
     Binding,
     Body,

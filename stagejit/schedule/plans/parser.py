@@ -18,7 +18,7 @@ from stagejit.errors import ParseError
 from stagejit.graph.text.quoting import QUOTED, unquoted
 from stagejit.graph.text.tokens import read_layout
 from stagejit.index.box import Box
-from stagejit.schedule.plan import (
+from stagejit.schedule.plans.plan import (
     Access,
     Barrier,
     Binding,

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 import stagejit
 from stagejit.options import Options
-from stagejit.schedule.order import brought_together
-from stagejit.schedule.plan import Plan
+from stagejit.schedule.conflicts.order import brought_together
+from stagejit.schedule.plans.plan import Plan
 from tests.left import left
 from tests.schedule.planning import check
 

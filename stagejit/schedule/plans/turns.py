@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from stagejit.base.numbers import counted, number_text
-from stagejit.schedule.access import Access
-from stagejit.schedule.binding import Carry
+from stagejit.schedule.conflicts.access import Access
+from stagejit.schedule.plans.binding import Carry
 
 
 class _Body(Protocol):

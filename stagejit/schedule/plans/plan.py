@@ -22,12 +22,21 @@ from stagejit.base.symbolic import Symbol, symbols_in
 from stagejit.dispatch.packs import Pack
 from stagejit.errors import OptionsError
 from stagejit.graph.text.quoting import quoted
-from stagejit.schedule import reduction, turns
-from stagejit.schedule.access import Access, Barrier, Buffer, BufferKind, Hazard, HostScalar, Parts
-from stagejit.schedule.binding import Binding, Carry, Counter
-from stagejit.schedule.comparison import Comparison, Totals
+from stagejit.schedule.conflicts import reduction
+from stagejit.schedule.conflicts.access import (
+    Access,
+    Barrier,
+    Buffer,
+    BufferKind,
+    Hazard,
+    HostScalar,
+    Parts,
+)
 from stagejit.schedule.memory.packing import FRAME_NBYTES
 from stagejit.schedule.memory.peak import Peak, peak_of
+from stagejit.schedule.plans import turns
+from stagejit.schedule.plans.binding import Binding, Carry, Counter
+from stagejit.schedule.plans.comparison import Comparison, Totals
 
 __all__ = [
     "Access",

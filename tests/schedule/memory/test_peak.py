@@ -22,8 +22,8 @@ from stagejit.inspect.pictures import memory
 from stagejit.schedule.memory.lifetimes import lives_of, owned
 from stagejit.schedule.memory.packing import FRAME_NBYTES
 from stagejit.schedule.memory.peak import Peak
-from stagejit.schedule.parser import parse_plan
-from stagejit.schedule.plan import Plan
+from stagejit.schedule.plans.parser import parse_plan
+from stagejit.schedule.plans.plan import Plan
 from tests.runtime.modelled.test_agree import PROGRAMS, compilation, nested, repeated
 
 S, L = np.ones((16, 16), np.float32), np.ones((200, 200), np.float32)

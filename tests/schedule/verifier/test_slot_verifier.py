@@ -8,9 +8,9 @@ import pytest
 
 from stagejit.errors import VerificationError
 from stagejit.index.box import Box
-from stagejit.schedule.hazards import ancestors
+from stagejit.schedule.conflicts.hazards import ancestors
 from stagejit.schedule.memory.packing import finished_before
-from stagejit.schedule.plan import Access, Buffer, Dispatch, Plan
+from stagejit.schedule.plans.plan import Access, Buffer, Dispatch, Plan
 from stagejit.schedule.verifier.slots import _Check
 from stagejit.types import u8
 from tests.schedule.lives import apart

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
 from stagejit.base.symbolic import at_most
-from stagejit.dispatch.forming import cost
+from stagejit.dispatch.groups import cost
 from stagejit.graph.ir import Op, Value, is_free
 
 # Kernels take time to compile and registers to run; derived indices are walked recursively.

@@ -7,7 +7,7 @@ waits for a device to learn an offset; one that is computed there stays a conser
 from __future__ import annotations
 
 from stagejit.base.formulas import bare, renamed
-from stagejit.dispatch.forming.state import State
+from stagejit.dispatch.groups.state import State
 from stagejit.dispatch.ranges.scalars import Scalars
 from stagejit.graph.ir import Op, Value
 from stagejit.graph.ops.moving.slices import boxed

@@ -20,7 +20,7 @@ from stagejit.dispatch.regions import regions_of
 from stagejit.errors import VerificationError
 from stagejit.options import Options
 from stagejit.schedule.build import schedule
-from stagejit.schedule.plan import Binding, Body, Buffer, Counter, Plan
+from stagejit.schedule.plans.plan import Binding, Body, Buffer, Counter, Plan
 from stagejit.schedule.threads.parallel_loops import NAME
 from stagejit.schedule.verifier.iterations import verify_iterations
 from stagejit.schedule.verifier.plans import verify_plan

@@ -14,7 +14,7 @@ from jax import export, lax
 import stagejit
 from stagejit.base.machine import Machine
 from stagejit.options import Options
-from stagejit.schedule.plan import Plan
+from stagejit.schedule.plans.plan import Plan
 from tests.inspect.pages import rows_of
 
 X = np.ones((4, 8), np.float32)

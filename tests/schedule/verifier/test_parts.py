@@ -12,7 +12,7 @@ from jax import lax
 
 from stagejit.errors import ParseError, VerificationError
 from stagejit.options import Options
-from stagejit.schedule.parser import parse_plan
+from stagejit.schedule.plans.parser import parse_plan
 from stagejit.schedule.verifier.plans import verify_plan
 from tests.acceptance.running import f32, plan_of
 from tests.schedule.planning import check

@@ -28,7 +28,7 @@ import networkx as nx
 from stagejit.index.bit_sets import bits
 from stagejit.index.box import Box, hull_of
 from stagejit.index.box_index import BoxIndex, Entry
-from stagejit.schedule.access import Access, Barrier, Hazard
+from stagejit.schedule.conflicts.access import Access, Barrier, Hazard
 
 _MOST_UNKNOWN = 32  # boxes at unknown offsets of one buffer before a write waits for all of them
 

@@ -10,7 +10,7 @@ import pytest
 
 from stagejit.errors import ParseError, VerificationError
 from stagejit.options import Options
-from stagejit.schedule.parser import parse_plan
+from stagejit.schedule.plans.parser import parse_plan
 from stagejit.schedule.schedule import Delegation, Run
 from stagejit.schedule.verifier.plans import verify_plan
 from tests.left import left

@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 
 import stagejit
-from stagejit.dispatch.forming import chains
+from stagejit.dispatch.groups import chains
 from stagejit.graph.ir import Op, Value
 from stagejit.options import Options
 from stagejit.pipeline import Compilation
-from stagejit.schedule.plan import Plan
+from stagejit.schedule.plans.plan import Plan
 from stagejit.trace.translate import graph_of
 from tests.schedule.planning import check
 

@@ -16,9 +16,9 @@ import math
 from collections.abc import Sequence
 
 from stagejit.base.symbolic import at_most
-from stagejit.dispatch.forming import cost
-from stagejit.dispatch.forming.group import Group, Location, Place, Refusal
-from stagejit.dispatch.forming.state import State
+from stagejit.dispatch.groups import cost
+from stagejit.dispatch.groups.group import Group, Location, Place, Refusal
+from stagejit.dispatch.groups.state import State
 from stagejit.graph.ir import Op, Value
 from stagejit.graph.ops.moving.slices import pull_view
 from stagejit.graph.ops.moving.splits import is_uneven

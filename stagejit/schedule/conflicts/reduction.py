@@ -20,8 +20,8 @@ from dataclasses import replace
 
 from stagejit.index.box import Box, hull_of
 from stagejit.index.box_index import MOST_PIECES, BoxIndex, NumberedBoxes, left_of
-from stagejit.schedule.access import Barrier, Buffer, Hazard
-from stagejit.schedule.hazards import (
+from stagejit.schedule.conflicts.access import Barrier, Buffer, Hazard
+from stagejit.schedule.conflicts.hazards import (
     Conflict,
     HazardGraph,
     Touching,

@@ -12,8 +12,8 @@ from collections.abc import Set as AbstractSet
 
 from stagejit.base.decisions import Decision
 from stagejit.base.symbolic import Int
-from stagejit.dispatch.forming.chains import ends_of_chains
-from stagejit.dispatch.forming.group import Apart, Group, Location, Reach, Space
+from stagejit.dispatch.groups.chains import ends_of_chains
+from stagejit.dispatch.groups.group import Apart, Group, Location, Reach, Space
 from stagejit.dispatch.ranges.scalars import NOTHING, Scalars
 from stagejit.graph.ir import Graph, Op, Value, in_memory
 from stagejit.graph.ops.control import updates_of

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from stagejit.dispatch.forming.group import Apart, Group, Grouping
+from stagejit.dispatch.groups.group import Apart, Group, Grouping
 from stagejit.graph.ir import Op, Value
 from stagejit.graph.ops.control import destination_of
 

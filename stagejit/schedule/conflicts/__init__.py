@@ -1,0 +1,1 @@
+"""What dispatches touch, who waits for whom by that, and the order that leaves fewest waits."""
