@@ -35,9 +35,9 @@ from stagejit.schedule.conflicts.order import (
 )
 from stagejit.schedule.conflicts.reduction import barriers
 from stagejit.schedule.memory.shared import add_shared
-from stagejit.schedule.memory.slots import Transients
 from stagejit.schedule.plans.plan import Delegated, Plan
 from stagejit.schedule.schedule import Schedule, Step, segments_of
+from stagejit.schedule.slots import Transients
 from stagejit.schedule.threads import parallel_loops
 from stagejit.schedule.threads.waves import waves_of
 

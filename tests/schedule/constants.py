@@ -50,7 +50,7 @@ CONSTANTS: dict[str, tuple[Any, ...]] = {
     "schedule.bodies:ALTERNATE_FROM_NBYTES": (1, 64),
     "schedule.bodies:MOST_DISPATCHES_TWICE": (1, 1000),
     "schedule.memory.packing:_MOST_TRIED": (1,),
-    "schedule.memory.slots:_WORTH_WAITING": (0.0,),
+    "schedule.slots:_WORTH_WAITING": (0.0,),
 }
 
 

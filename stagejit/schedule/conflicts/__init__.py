@@ -1,1 +1,2 @@
-"""What dispatches touch, who waits for whom by that, and the order that leaves fewest waits."""
+"""What dispatches and bodies touch, who waits for whom by that; the order and the fewest barriers
+that follow."""

@@ -1,1 +1,1 @@
-"""Where the transients of a plan lie, and who has to wait because they share memory."""
+"""When transients are alive, who fits where, and who has to wait because they share memory."""

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from stagejit.base.loc import Loc
 from stagejit.schedule.conflicts.access import Access, Buffer
-from stagejit.schedule.plans.binding import Binding
+from stagejit.schedule.conflicts.binding import Binding
 
 
 class AnyBody(Protocol):

@@ -32,10 +32,10 @@ from stagejit.schedule.conflicts.access import (
     HostScalar,
     Parts,
 )
+from stagejit.schedule.conflicts.binding import Binding, Carry, Counter
 from stagejit.schedule.memory.packing import FRAME_NBYTES
 from stagejit.schedule.memory.peak import Peak, peak_of
 from stagejit.schedule.plans import turns
-from stagejit.schedule.plans.binding import Binding, Carry, Counter
 from stagejit.schedule.plans.comparison import Comparison, Totals
 
 __all__ = [

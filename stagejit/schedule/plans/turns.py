@@ -12,7 +12,7 @@ from typing import Any, Protocol, TypeVar
 
 from stagejit.base.numbers import counted, number_text
 from stagejit.schedule.conflicts.access import Access
-from stagejit.schedule.plans.binding import Carry
+from stagejit.schedule.conflicts.binding import Carry
 
 
 class _Body(Protocol):
