@@ -56,7 +56,7 @@ def loops(f: Any, *args: Any) -> str:
     return text
 
 
-@pytest.mark.parametrize("size", [64, 100, 4096])
+@pytest.mark.parametrize("size", [7, 64, 100, 130, 4096])
 def test_a_schedule_changes_the_kernel_and_not_what_it_computes(size: int) -> None:
     f = jitted(lambda x: jnp.exp(x) * 2 + x.T.reshape(6, 1000), items_of(size))
     plain = jitted(lambda x: jnp.exp(x) * 2 + x.T.reshape(6, 1000))

@@ -175,7 +175,7 @@ class Emitter:
         whole = first.tail in ("all masked", "padded", "shorter")  # nothing is left over
         masked = first.tail == "all masked"
         end = span.stop if whole else span.even(size)
-        limit = (span.extent or span.stop) if masked else 0
+        limit = span.limit(size) if masked else 0
 
         def inside(position: Register) -> AbstractContextManager[None]:
             mask = self.b.mask_below(position, limit, size) if masked else None
@@ -317,7 +317,7 @@ class Emitter:
                 spans[loop.var] = loop.part(b, which)
             else:
                 var, size = loop
-                spans[var] = Span.block(b, var, size, which * size)
+                spans[var] = Span.of_block(b, var, size, which * size)
         return spans
 
     def _at(self, node: At) -> None:

@@ -5,8 +5,9 @@ leave over. Invariant: `start` and `stop` are elements of the variable, the firs
 the one behind the last.
 
 Note [What is left over]: the blocks of a variable have as many elements as each other but for the
-last, which ends where the variable does. What whole chunks leave over there is a number, though
-where it stands is not; in the other blocks they leave nothing.
+last, which ends where the variable does. If they are whole chunks, what these leave over in the
+last one is a number, though where it stands is not; in the other blocks they leave nothing. Where
+blocks are no whole chunks, or lie in others that are no whole blocks, it is found out.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from stagejit.index.affine import Var
 @dataclass(frozen=True)
 class Span:
     """count: how many elements; None where only `end` tells, and there are at least `fewest`,
-    and a multiple of `unit`. extent: of a span that is one of equal blocks or the last, the
-    variable's; else 0."""
+    and a multiple of `unit`. extent, block: of a span that is one of equal blocks or the last, the
+    variable's, and elements of the others; else 0."""
 
     start: Register
     count: int | None
@@ -30,27 +31,35 @@ class Span:
     extent: int = 0
     fewest: int = 0
     unit: int = 1
+    block: int = 0
 
     @staticmethod
     def whole(b: Builder, var: Var) -> Span:
         return Span(b.const(0), var.extent)
 
     @staticmethod
-    def block(b: Builder, var: Var, size: int, start: Register) -> Span:
+    def of_block(b: Builder, var: Var, size: int, start: Register) -> Span:
         """A block of `size` elements of `var`, or the last one."""
         if size >= var.extent:
             return Span.whole(b, var)
         if not var.extent % size:
             return Span(start, size)
         stop = b.binary("smin", start + size, var.extent)
-        return Span(start, None, stop, var.extent, var.extent % size)
+        return Span(start, None, stop, var.extent, var.extent % size, block=size)
 
     def block_of(self, var: Var, size: int, start: Register) -> Span:
         """A block of `size` elements of what is covered of `var`, or the last one."""
         b = start.builder
-        if self.count is not None or self.extent:
-            return Span.block(b, var, size, start)
-        return Span(start, None, b.binary("smin", start + size, self.stop), fewest=1)
+        if self.count == var.extent or self._is_whole(size):
+            return Span.of_block(b, var, size, start)
+        if self.count is not None and (size >= self.count or not self.count % size):
+            return Span(start, min(size, self.count))
+        fewest = 1 if self.count is None else self.count % size
+        return Span(start, None, b.binary("smin", start + size, self.stop), fewest=fewest)
+
+    def _is_whole(self, size: int) -> bool:
+        """Whether all equal blocks but the last are whole chunks of `size` elements."""
+        return self.block > 0 and self.block % size == 0
 
     @staticmethod
     def between(start: Register, stop: Register) -> Span:
@@ -79,13 +88,13 @@ class Span:
         return self.fewest if self.count is None else self.count
 
     def even(self, size: int) -> Register:
-        """Where whole chunks of `size` elements end. Blocks are whole chunks but for the last."""
+        """Where whole chunks of `size` elements end."""
         if self.count is not None:
             return self.start + self.count // size * size
         stop = self.stop
         if size == 1:
             return stop
-        if not self.extent:
+        if not self._is_whole(size):
             return stop - (stop - self.start) % size
         return stop - stop % size if self.extent % size else stop
 
@@ -93,4 +102,8 @@ class Span:
         """How many elements whole chunks leave over, if they leave any; None: any number."""
         if self.count is not None or size == 1:
             return (self.count or 0) % size
-        return self.extent % size if self.extent else None
+        return self.extent % size if self._is_whole(size) else None
+
+    def limit(self, size: int) -> Register | int:
+        """Below which elements of chunks of `size` exist."""
+        return self.extent if self._is_whole(size) else self.stop

@@ -159,6 +159,40 @@ def test_a_loop_covers_what_one_around_left_it(
         assert last == sum(map(len, sizes))
 
 
+def nested(count: int, sizes: list[int], chunks: list[tuple[int, Tail]]) -> list[int]:
+    """The sizes of the visits of so many elements, in blocks of these sizes, one in the other."""
+    if not sizes:
+        return cut(count, chunks)
+    size, *inner = sizes
+    parts = [min(size, count - first) for first in range(0, count, size)]
+    return [visit for part in parts for visit in nested(part, inner, chunks)]
+
+
+@settings(
+    deadline=None, max_examples=120, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    extent=st.integers(1, 120),
+    item=st.integers(1, 50),
+    sizes=st.lists(st.integers(1, 40), max_size=3),
+    tail=st.sampled_from(["masked", "all masked", "none"]),
+    straight=st.booleans(),
+)
+def test_blocks_of_any_size_lie_in_blocks_of_any_size(
+    run_kernel: Any, extent: int, item: int, sizes: list[int], tail: Tail, straight: bool
+) -> None:
+    """None of the sizes has to be a multiple of another one, or of the lanes."""
+    recorder = Recorder(Var(extent))
+    var, ways = recorder.var, [(LANES, tail), (1, "none")] if tail == "none" else [(LANES, tail)]
+    body: Node = Loop(var, tuple(chunk(recorder, *way, straight=straight) for way in ways))
+    for size in reversed(sizes):
+        body = blocks(var, size, body)
+    items = -(-extent // item)
+    order, _ = recorder.run(run_kernel, Parallel(((var, item),), (recorder.start, body)), items)
+    counts = [min(item, extent - first) for first in range(0, extent, item)]
+    assert order == [n for count in counts for n in expected(nested(count, sizes, ways))]
+
+
 @settings(
     deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
