@@ -24,9 +24,9 @@ from typing import TYPE_CHECKING, Any
 
 from stagejit.api import jit
 from stagejit.base.decisions import Decision
-from stagejit.base.importing import importing
+from stagejit.base.enabling import disable, enable, enabled
 from stagejit.base.showing import drawn_by
-from stagejit.enabling import disable, enable, enabled
+from stagejit.base.threads.importing import importing
 from stagejit.errors import FallbackWarning, StagejitError
 from stagejit.options import Options
 
@@ -88,6 +88,8 @@ drawn_by(_drawn)
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        return _version()
     if name == "extending":
         with importing:
             return importlib.import_module("stagejit.extending")
@@ -98,5 +100,16 @@ def __getattr__(name: str) -> Any:
     return value
 
 
+def _version() -> str:
+    """The version that is installed; asked for late, since reading metadata takes milliseconds."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        globals()["__version__"] = found = version("stagejit")
+    except PackageNotFoundError:
+        raise AttributeError("stagejit has no version where it is not installed") from None
+    return found
+
+
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *__all__, "__version__"})

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 import jax
 
-from stagejit.base.importing import importing
+from stagejit.base.threads.importing import importing
 from stagejit.compat import hide_frames
 from stagejit.errors import FallbackWarning, OptionsError
 from stagejit.options import TARGETS, Options, checked

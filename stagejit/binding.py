@@ -19,7 +19,7 @@ import numpy as np
 
 from stagejit.api import Traceable, jit
 from stagejit.base.extension import line_of
-from stagejit.base.locks import new_lock
+from stagejit.base.threads.locks import new_lock
 from stagejit.errors import OptionsError
 from stagejit.options import Options, suggested
 from stagejit.runtime.waiting import wait_for_calls

@@ -36,13 +36,13 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
-from stagejit.base.importing import importing
-from stagejit.base.locks import new_lock
+from stagejit.base.threads.importing import importing
+from stagejit.base.threads.locks import new_lock
 from stagejit.compat import hide_frames, physical_aval, trace_context
 from stagejit.crossing import from_user
 from stagejit.errors import StagejitError
 from stagejit.options import Options
-from stagejit.runtime.cuda.device_arrays import (
+from stagejit.runtime.cuda.arrays.device_arrays import (
     ALIGNED,
     IN_ORDER,
     INTERFACE,

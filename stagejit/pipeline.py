@@ -24,11 +24,11 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from stagejit.base.blaming import blaming
-from stagejit.base.collector import collector_paused
 from stagejit.base.decisions import Decision
-from stagejit.base.importing import importing
-from stagejit.base.locks import new_rlock
 from stagejit.base.symbolic import Undecided
+from stagejit.base.threads.collector import collector_paused
+from stagejit.base.threads.importing import importing
+from stagejit.base.threads.locks import new_rlock
 from stagejit.codegen.cuda.device import Device
 from stagejit.codegen.generate import Generated, kernel_cache, vectors_for
 from stagejit.codegen.own import OwnPolicy, machine_for, require_here, resolver_for
@@ -50,13 +50,13 @@ from stagejit.dispatch.verifier import verify_kinds
 from stagejit.errors import InternalError, NoDriverError, UnsupportedOpError
 from stagejit.graph.definition import OwnOp, declaring
 from stagejit.graph.ir import Graph, Op, Value
-from stagejit.graph.printer import as_text as graph_text
+from stagejit.graph.text.printer import as_text as graph_text
 from stagejit.graph.verifier import verify as verify_graph
 from stagejit.inspect.profiles import jax_traces
 from stagejit.options import Options
 from stagejit.rewrites import rewrite_program
 from stagejit.rewrites.cloning import copied
-from stagejit.rewrites.driver import Watch
+from stagejit.rewrites.driving.driver import Watch
 from stagejit.rewrites.encodings import choose, encode_graph
 from stagejit.rewrites.normal_form import normalize, verify_normal_form
 from stagejit.rewrites.weights.evaluate import evaluate_weights

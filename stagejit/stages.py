@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import jax
 
-from stagejit.base.importing import importing
+from stagejit.base.threads.importing import importing
 from stagejit.codegen.cuda.device import Device
 from stagejit.codegen.target import Target
 from stagejit.compat import has_static_shape, hide_frames

@@ -15,9 +15,9 @@ from jax import lax
 
 import stagejit
 from stagejit.dispatch.regions import regions_of
-from stagejit.graph.interpreter import interpret
-from stagejit.graph.parser import parse
-from stagejit.graph.printer import as_text
+from stagejit.graph.meaning.interpreter import interpret
+from stagejit.graph.text.parser import parse
+from stagejit.graph.text.printer import as_text
 from stagejit.graph.verifier import verify
 from stagejit.options import Options
 from stagejit.rewrites import rewrite_graph

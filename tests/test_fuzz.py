@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from jax import lax
 
 import stagejit
-from stagejit.graph.interpreter import interpret
+from stagejit.graph.meaning.interpreter import interpret
 from stagejit.options import SWITCHES, Options
 from stagejit.trace.translate import graph_of
 from tests.strategies import RandomProgram, assert_agrees, evaluate, programs

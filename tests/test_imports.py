@@ -19,7 +19,7 @@ PACKAGE = Path(__file__).resolve().parent.parent / "stagejit"
 
 # From the bottom up; a module may import from its own row and from the rows above it in this list.
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("base", "errors", "options", "enabling"),
+    ("base", "errors", "options"),
     ("index",),
     ("types", "compat", "crossing"),
     ("graph",),
@@ -84,7 +84,7 @@ FUZZ = sorted((PACKAGE.parent / "tests" / "fuzz").rglob("*.py"))  # held to the 
 
 
 def module_name(path: Path) -> str:
-    """graph/printer.py --> stagejit.graph.printer, graph/__init__.py --> stagejit.graph."""
+    """graph/ir.py --> stagejit.graph.ir, graph/__init__.py --> stagejit.graph."""
     parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 

@@ -13,7 +13,7 @@ import pytest
 from jax import lax
 
 import stagejit
-from stagejit.graph.interpreter import interpret
+from stagejit.graph.meaning.interpreter import interpret
 from stagejit.options import Options
 from stagejit.trace.translate import graph_of
 from tests.randomness import RNG

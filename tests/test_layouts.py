@@ -28,8 +28,8 @@ from stagejit.errors import VerificationError
 from stagejit.graph.ir import Graph, Value
 from stagejit.graph.ops import build, infer
 from stagejit.graph.ops.control import bodies_of, memory_of
-from stagejit.graph.parser import parse
-from stagejit.graph.printer import as_text
+from stagejit.graph.text.parser import parse
+from stagejit.graph.text.printer import as_text
 from stagejit.index.layout import Layout
 from stagejit.options import SWITCHES, Options
 from stagejit.pipeline import Compilation

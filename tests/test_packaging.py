@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import os
 import re
 import subprocess
@@ -10,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+import stagejit
 
 TOP_LEVEL = {
     ".ci",
@@ -92,3 +95,17 @@ def test_top_level_holds_what_the_design_lists(repository: Path) -> None:
         ["git", "ls-files"], cwd=repository, capture_output=True, text=True, check=True
     )
     assert {line.split("/")[0] for line in listed.stdout.splitlines()} <= TOP_LEVEL
+
+
+def test_the_version_is_that_of_the_metadata(project: dict[str, Any]) -> None:
+    assert stagejit.__version__ == project["project"]["version"]
+    assert "__version__" in dir(stagejit)
+
+
+def test_what_is_not_installed_has_no_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    def version(_: str) -> str:
+        raise importlib.metadata.PackageNotFoundError
+
+    monkeypatch.setattr(importlib.metadata, "version", version)
+    monkeypatch.delattr(stagejit, "__version__", raising=False)
+    assert not hasattr(stagejit, "__version__")

@@ -14,9 +14,9 @@ import pytest
 from jax import lax
 
 import stagejit
-from stagejit.graph.interpreter import interpret
-from stagejit.graph.parser import parse
-from stagejit.graph.printer import as_text
+from stagejit.graph.meaning.interpreter import interpret
+from stagejit.graph.text.parser import parse
+from stagejit.graph.text.printer import as_text
 from stagejit.graph.verifier import verify
 from stagejit.trace.translate import graph_of
 from tests.elements import assert_same

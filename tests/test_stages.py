@@ -21,8 +21,8 @@ import pytest
 import stagejit
 from stagejit.bench.workloads.catalogue import WORKLOADS
 from stagejit.errors import OptionsError
-from stagejit.graph.parser import parse as parse_graph
-from stagejit.graph.printer import as_text as graph_text
+from stagejit.graph.text.parser import parse as parse_graph
+from stagejit.graph.text.printer import as_text as graph_text
 from stagejit.options import SWITCHES, Options
 from stagejit.runtime.cpu.loader import call_count, trim_arenas
 from stagejit.runtime.cpu.native.arenas import ARENA_ALIGNMENT_NBYTES

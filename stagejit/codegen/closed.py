@@ -21,7 +21,7 @@ from stagejit.errors import InternalError
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.ops.control import memory_of
 from stagejit.graph.ops.dispatches import destination
-from stagejit.graph.printer import as_text, op_text
+from stagejit.graph.text.printer import as_text, op_text
 from stagejit.types import DType
 
 

@@ -14,8 +14,8 @@ from functools import cache, lru_cache, partial
 from typing import Any
 
 from stagejit.base.extension import Extension
-from stagejit.base.importing import importing
 from stagejit.base.machine import Machine
+from stagejit.base.threads.importing import importing
 from stagejit.codegen.backend import Backend
 from stagejit.codegen.closed import ClosedRegion, closed, key_of, text_of
 from stagejit.codegen.costs import region_flops
@@ -34,7 +34,7 @@ from stagejit.errors import ExtensionError, InternalError, StagejitError, Verifi
 from stagejit.graph.definition import OwnOp
 from stagejit.graph.ir import Value
 from stagejit.graph.ops.elementwise import function_of
-from stagejit.rewrites.rules import Declined
+from stagejit.rewrites.driving.rules import Declined
 from stagejit.types import DType
 
 Places = tuple[tuple[bool, int, int], ...]  # (is a store, number, element offset)

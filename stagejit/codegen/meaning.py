@@ -20,10 +20,10 @@ from stagejit.codegen.ir.nodes import Buffer, storage_type
 from stagejit.codegen.ir.nodes import Value as Register
 from stagejit.codegen.kernel import Kernel
 from stagejit.errors import VerificationError
-from stagejit.graph.evaluator import Evaluator
 from stagejit.graph.ir import Graph, Op, Value
+from stagejit.graph.meaning.evaluator import Evaluator
 from stagejit.graph.ops.dispatches import destination, written
-from stagejit.rewrites.comparison import (
+from stagejit.rewrites.driving.comparison import (
     Meaning,
     element_text,
     first_apart,

@@ -25,7 +25,7 @@ from stagejit.dispatch.encodings import OwnFirst, OwnResolver, Resolver, untiled
 from stagejit.errors import ExtensionError, NoDriverError
 from stagejit.graph.ir import Op
 from stagejit.options import Options, suggested
-from stagejit.rewrites.rules import Declined
+from stagejit.rewrites.driving.rules import Declined
 
 M = TypeVar("M", bound=Machine)
 _NOTHING_SAID = Declined("it has nothing to say")

@@ -23,7 +23,7 @@ from pathlib import Path
 import llvmlite.binding as llvm
 
 from stagejit.base.machine import Machine
-from stagejit.base.other_threads import on_another_thread
+from stagejit.base.threads.other_threads import on_another_thread
 
 _SYSFS = Path("/sys/devices/system/cpu")
 _CPUINFO = Path("/proc/cpuinfo")

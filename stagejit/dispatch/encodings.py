@@ -33,9 +33,9 @@ from stagejit.graph.ops.control import given, is_sliced
 from stagejit.graph.ops.dispatches import add_dispatch, parts_of
 from stagejit.index.encoding import Encoding
 from stagejit.index.layout import ROW_MAJOR, Layout
-from stagejit.rewrites.driver import describe
+from stagejit.rewrites.driving.driver import describe
+from stagejit.rewrites.driving.rules import Declined
 from stagejit.rewrites.encodings.elide import MOST_GROWTH
-from stagejit.rewrites.rules import Declined
 from stagejit.types import TensorType
 
 NAME = "data-tiling"  # the switch without which nothing is encoded

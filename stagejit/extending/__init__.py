@@ -79,15 +79,15 @@ from stagejit.extending.checks import (
 )
 from stagejit.graph.definition import OpDef, OwnOp, is_defined
 from stagejit.graph.definition import declaring as _declaring
-from stagejit.graph.interpreter import interpret
 from stagejit.graph.ir import Graph
-from stagejit.graph.parser import parse
-from stagejit.graph.printer import as_text
+from stagejit.graph.meaning.interpreter import interpret
+from stagejit.graph.text.parser import parse
+from stagejit.graph.text.printer import as_text
 from stagejit.options import Options
 from stagejit.rewrites import STEPS as GRAPH_STEPS
-from stagejit.rewrites.comparison import random_elements
-from stagejit.rewrites.driver import GraphStep, LocalStep, OwnStep, run_steps
-from stagejit.rewrites.rules import OwnRule, Rule, declined
+from stagejit.rewrites.driving.comparison import random_elements
+from stagejit.rewrites.driving.driver import GraphStep, LocalStep, OwnStep, run_steps
+from stagejit.rewrites.driving.rules import OwnRule, Rule, declined
 from stagejit.trace.calls.own import OwnTranslation
 
 __all__ = [

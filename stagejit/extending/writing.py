@@ -43,14 +43,14 @@ from stagejit.errors import OptionsError
 from stagejit.graph.definition import OpDef, require
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.ops import build, filled
-from stagejit.graph.parser import parse
-from stagejit.graph.printer import as_text
+from stagejit.graph.text.parser import parse
+from stagejit.graph.text.printer import as_text
 from stagejit.index.affine import Affine, Var
 from stagejit.index.encoding import Encoding
 from stagejit.index.layout import Layout
 from stagejit.options import suggested
-from stagejit.rewrites.driver import Log
-from stagejit.rewrites.rules import declined
+from stagejit.rewrites.driving.driver import Log
+from stagejit.rewrites.driving.rules import declined
 from stagejit.trace.translation import Unsupported
 from stagejit.types import (
     DType,

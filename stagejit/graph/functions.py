@@ -2,7 +2,7 @@
 
 Input: a function's name and operand element types. Output: its arity, parameters and result element
 type. Invariant: names and meanings are those of JAX's primitives, except `select` (predicate,
-on_true, on_false) and `clamp` (low, x, high); meanings in full are in `graph/scalar.py`, as NumPy.
+on_true, on_false) and `clamp` (low, x, high); meanings, as NumPy, are in `meaning/scalar.py`.
 
 Note [Integer arithmetic]: integers wrap. `div` truncates towards zero, x / 0 is -1 (all bits set),
 `rem` has the sign of the dividend and x rem 0 is x; the least integer divided by -1 is itself.

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from stagejit.graph.ir import Graph, Op, Value
-from stagejit.graph.printer import as_text
+from stagejit.graph.text.printer import as_text
 from stagejit.types import DType
 
 

@@ -19,7 +19,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from stagejit.base.locks import new_lock
+from stagejit.base.threads.locks import new_lock
 
 TARGET = "stagejit_python_callback"
 ATTRIBUTE = "function"

@@ -16,8 +16,8 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
-from stagejit.base.locks import new_lock
 from stagejit.base.symbolic import Expr, at_most, is_multiple
+from stagejit.base.threads.locks import new_lock
 
 T = TypeVar("T")
 

@@ -29,7 +29,7 @@ from stagejit.rewrites import algebra, branches, constants, loops, products, sub
 from stagejit.rewrites.attention import fuse as attention
 from stagejit.rewrites.attention.fuse import fuse_attention
 from stagejit.rewrites.branches import simplify_branches, update_branches
-from stagejit.rewrites.driver import GraphStep, LocalStep, Log, Step, Watch, run_steps
+from stagejit.rewrites.driving.driver import GraphStep, LocalStep, Log, Step, Watch, run_steps
 from stagejit.rewrites.integers import indices, joined
 from stagejit.rewrites.integers.ranges import assume
 from stagejit.rewrites.loops import reads_twice, simplify_loop, simplify_loops

@@ -15,7 +15,7 @@ import numpy as np
 
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.ops import build, filled
-from stagejit.rewrites.driver import Outcome, declined, rewrite
+from stagejit.rewrites.driving.driver import Outcome, declined, rewrite
 from stagejit.types import DType, bool_
 
 NAME = "simplify-algebra"

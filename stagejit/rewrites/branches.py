@@ -14,7 +14,7 @@ from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.ops.control import destination_of
 from stagejit.graph.ops.elementwise import function_of
 from stagejit.rewrites.cloning import cloned, values_behind
-from stagejit.rewrites.driver import Log
+from stagejit.rewrites.driving.driver import Log
 from stagejit.types import bool_
 
 SIMPLIFY = "simplify-branches"

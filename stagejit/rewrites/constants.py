@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 
 from stagejit.base.symbolic import at_most
-from stagejit.graph.interpreter import evaluate_op
 from stagejit.graph.ir import Graph, Op, Value
+from stagejit.graph.meaning.interpreter import evaluate_op
 from stagejit.graph.ops import build
 from stagejit.graph.ops.moving.slices import boxed
-from stagejit.rewrites.driver import Outcome, declined, rewrite
+from stagejit.rewrites.driving.driver import Outcome, declined, rewrite
 
 NAME = "fold-constants"
 

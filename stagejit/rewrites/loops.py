@@ -18,7 +18,7 @@ from stagejit.graph.ops import build
 from stagejit.graph.ops.control import LoopOperands
 from stagejit.graph.python_functions import TARGET
 from stagejit.rewrites.cloning import cloned, copied, values_behind
-from stagejit.rewrites.driver import Log
+from stagejit.rewrites.driving.driver import Log
 from stagejit.rewrites.weights import evaluate
 from stagejit.rewrites.weights.behind import is_determined
 from stagejit.rewrites.weights.inside import tell_bound

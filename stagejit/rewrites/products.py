@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.ops import build
 from stagejit.graph.ops.elementwise import function_of
-from stagejit.rewrites.driver import Outcome, declined, rewrite
+from stagejit.rewrites.driving.driver import Outcome, declined, rewrite
 from stagejit.types import f32, f64
 
 NAME = "sum-to-contract"

@@ -15,7 +15,7 @@ from stagejit.graph.ir import Graph, Op
 from stagejit.graph.isomorphic import attribute_key, isomorphic
 from stagejit.graph.ops.elementwise import function_of
 from stagejit.graph.python_functions import TARGET
-from stagejit.rewrites.driver import Sharing
+from stagejit.rewrites.driving.driver import Sharing
 
 NAME = "eliminate-common-subexpressions"
 

@@ -17,7 +17,7 @@ from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.ops import build
 from stagejit.graph.ops.elementwise import function_of
 from stagejit.rewrites.algebra import scalar_of
-from stagejit.rewrites.driver import LocalStep, Outcome, declined, rewrite
+from stagejit.rewrites.driving.driver import LocalStep, Outcome, declined, rewrite
 
 NAME = "skip-zeros"
 

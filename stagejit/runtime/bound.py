@@ -23,7 +23,7 @@ import numpy as np
 from jax.interpreters import mlir
 
 from stagejit.base.extension import Extension
-from stagejit.base.locks import new_lock
+from stagejit.base.threads.locks import new_lock
 from stagejit.compat import constant_array, physical_aval, type_of
 from stagejit.errors import OptionsError, UnsupportedOpError
 from stagejit.index.layout import Layout

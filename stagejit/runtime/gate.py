@@ -18,7 +18,7 @@ import time
 import weakref
 from typing import Any
 
-from stagejit.base.locks import new_rlock
+from stagejit.base.threads.locks import new_rlock
 
 PATIENCE_SECONDS = 10.0
 

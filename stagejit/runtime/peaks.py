@@ -20,8 +20,8 @@ from typing import Any
 
 import numpy as np
 
-from stagejit.base.locks import new_lock
 from stagejit.base.machine import floor_seconds
+from stagejit.base.threads.locks import new_lock
 from stagejit.codegen.target import Target
 from stagejit.runtime.objects.engine import engine
 from stagejit.schedule.memory.host import new_memory

@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from stagejit.enabling import suspended
+from stagejit.base.enabling import suspended
 from stagejit.runtime.lowering import inherited
 
 

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from stagejit.base.symbolic import at_most
-from stagejit.graph.interpreter import evaluate_op
 from stagejit.graph.ir import Value
+from stagejit.graph.meaning.interpreter import evaluate_op
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

@@ -22,7 +22,7 @@ import jax
 import numpy as np
 from jax.extend.core import Primitive
 
-from stagejit.base.locks import new_lock
+from stagejit.base.threads.locks import new_lock
 from stagejit.compat import constant_array, remembered_weakly, type_of
 from stagejit.errors import GoneError
 from stagejit.graph.ir import Graph, Op, Value

@@ -16,7 +16,7 @@ import pytest
 from jax import lax
 
 import stagejit
-from stagejit.graph.interpreter import interpret
+from stagejit.graph.meaning.interpreter import interpret
 from stagejit.options import Options
 from stagejit.schedule.plans.plan import Access, Plan
 from tests.acceptance.running import f32, same

@@ -21,7 +21,7 @@ from stagejit.codegen.target import Target
 from stagejit.dispatch.encodings import Resolver, resolve_encodings, untiled
 from stagejit.dispatch.regions import regions_of
 from stagejit.graph.isomorphic import difference
-from stagejit.graph.printer import as_text
+from stagejit.graph.text.printer import as_text
 from stagejit.index.encoding import Encoding
 from stagejit.index.layout import Layout
 from stagejit.options import Options

@@ -14,8 +14,8 @@ from jax import export, lax
 import stagejit
 from stagejit.base.symbolic import Symbol, substitute, symbols_in
 from stagejit.errors import UnsupportedOpError
-from stagejit.graph.parser import parse
-from stagejit.graph.printer import as_text
+from stagejit.graph.text.parser import parse
+from stagejit.graph.text.printer import as_text
 from stagejit.schedule.plans.parser import parse_plan
 from stagejit.schedule.plans.plan import Plan
 from stagejit.schedule.verifier.plans import verify_plan

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import stagejit
-from stagejit.base.other_threads import on_other_threads
+from stagejit.base.threads.other_threads import on_other_threads
 from stagejit.base.users_line import warn
 from stagejit.errors import FallbackWarning
 from stagejit.pipeline import Compilation

@@ -9,7 +9,7 @@ from stagejit.bench.cli import app
 from stagejit.bench.gpus import modelled
 from stagejit.bench.workloads.catalogue import WORKLOADS
 from stagejit.codegen.cuda.device import device_named
-from stagejit.runtime.cuda.nvrtc import is_installed
+from stagejit.runtime.cuda.code.nvrtc import is_installed
 
 pytestmark = pytest.mark.skipif(not is_installed(), reason="needs `nvidia-cuda-nvrtc`")
 ARCHITECTURES = ("sm_80", "sm_90a", "sm_100")

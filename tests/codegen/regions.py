@@ -19,8 +19,8 @@ from stagejit.codegen.ir.verifier import verify as verify_function
 from stagejit.codegen.kernel import Kernel
 from stagejit.codegen.target import Target
 from stagejit.dispatch.regions import Region, regions_of
-from stagejit.graph.interpreter import interpret
 from stagejit.graph.ir import Graph, Op, Value
+from stagejit.graph.meaning.interpreter import interpret
 from stagejit.graph.ops.dispatches import add_dispatch
 from stagejit.graph.verifier import verify as verify_graph
 from stagejit.rewrites.cloning import appended

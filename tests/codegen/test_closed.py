@@ -21,7 +21,7 @@ from stagejit.codegen.target import Target
 from stagejit.dispatch.regions import Region, regions_of
 from stagejit.errors import InternalError
 from stagejit.graph.ir import Graph, Op, Value
-from stagejit.graph.parser import parse
+from stagejit.graph.text.parser import parse
 from stagejit.options import Options
 from stagejit.rewrites import rewrite_graph
 from stagejit.rewrites.normal_form import normalize

@@ -12,11 +12,11 @@ import pytest
 from stagejit.dispatch.forming.formation import form
 from stagejit.errors import InternalError, VerificationError
 from stagejit.graph.definition import Attrs, DynamicStart, OpDef, Types, define, require
-from stagejit.graph.interpreter import interpret
 from stagejit.graph.ir import Graph, Op
+from stagejit.graph.meaning.interpreter import interpret
 from stagejit.graph.ops import build, infer
-from stagejit.graph.parser import parse
-from stagejit.graph.printer import as_text
+from stagejit.graph.text.parser import parse
+from stagejit.graph.text.printer import as_text
 from stagejit.graph.verifier import verify
 from stagejit.index.affine import Index
 from stagejit.options import Options

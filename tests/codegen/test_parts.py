@@ -19,7 +19,7 @@ from stagejit.errors import InternalError
 from stagejit.graph.ir import Graph
 from stagejit.graph.ops import build
 from stagejit.options import Options
-from stagejit.rewrites.driver import run_steps
+from stagejit.rewrites.driving.driver import run_steps
 from stagejit.rewrites.split.reductions import STEP
 from stagejit.trace.translate import graph_of
 from tests.codegen.cpu.contract.test_contract import TARGETS, array

@@ -18,8 +18,8 @@ from stagejit.codegen.cuda.text.printer import cuda_source
 from stagejit.codegen.ir.interpreter.arithmetic import DTYPES
 from stagejit.codegen.ir.interpreter.grid import simulate
 from stagejit.codegen.ir.nodes import Function
-from stagejit.runtime.cuda.nvrtc import compile_cubin, is_installed
-from stagejit.runtime.cuda.resources import resources
+from stagejit.runtime.cuda.code.nvrtc import compile_cubin, is_installed
+from stagejit.runtime.cuda.code.resources import resources
 from tests.codegen.ir.interpreter.test_arithmetic import assert_same
 from tests.cuda.emulated import NAME, ORDERS, emulate
 

@@ -20,7 +20,7 @@ from stagejit.codegen.kernel import Kernel
 from stagejit.dispatch.regions import Region
 from stagejit.options import Options
 from stagejit.pipeline import Compilation
-from stagejit.runtime.cuda.nvrtc import is_installed
+from stagejit.runtime.cuda.code.nvrtc import is_installed
 from stagejit.schedule.schedule import Step
 from tests.cuda.checked import one_of_architectures, require_resources
 from tests.cuda.emulated import NAME, ORDERS, EmulationError, launched

@@ -18,8 +18,8 @@ from stagejit.codegen.cuda.attention.shapes import Shape
 from stagejit.codegen.generate import forget_kernels
 from stagejit.codegen.ir.grid.builder import GridBuilder
 from stagejit.codegen.ir.grid.matrix_tiles import M16N8K16_BF16
-from stagejit.graph.interpreter import interpret
-from stagejit.runtime.cuda.nvrtc import is_installed
+from stagejit.graph.meaning.interpreter import interpret
+from stagejit.runtime.cuda.code.nvrtc import is_installed
 from stagejit.trace.translate import graph_of
 from stagejit.types import bf16, f32
 from tests.cuda.checked import ARCHITECTURES, require_resources

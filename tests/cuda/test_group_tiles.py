@@ -20,8 +20,8 @@ from stagejit.codegen.cuda.contract.tensor_cores.warpgroup_tile import GroupTile
 from stagejit.codegen.cuda.device import Device, device_named
 from stagejit.codegen.ir.grid.shared_memory import dynamic_nbytes
 from stagejit.options import Options
-from stagejit.runtime.cuda.nvrtc import compile_cubin, is_installed
-from stagejit.runtime.cuda.resources import resources
+from stagejit.runtime.cuda.code.nvrtc import compile_cubin, is_installed
+from stagejit.runtime.cuda.code.resources import resources
 from stagejit.types import bf16, f16
 from tests.cuda import machine
 from tests.cuda.machine import GPU, EmulationError, compilation_of, run

@@ -12,11 +12,11 @@ from stagejit.codegen.cuda.text.printer import cuda_source
 from stagejit.codegen.ir.grid.builder import GridBuilder
 from stagejit.codegen.ir.grid.shared_memory import dynamic_nbytes, places, shared_nbytes
 from stagejit.codegen.ir.nodes import F32, I64, Buffer, Function
+from stagejit.runtime.cuda.code.nvrtc import compile_cubin, is_installed
+from stagejit.runtime.cuda.code.resources import resources
 from stagejit.runtime.cuda.driver import Source
 from stagejit.runtime.cuda.emulation.driver import EmulatedDriver
 from stagejit.runtime.cuda.emulation.memory import EmulationError
-from stagejit.runtime.cuda.nvrtc import compile_cubin, is_installed
-from stagejit.runtime.cuda.resources import resources
 from tests.cuda.checked import ARCHITECTURES, checked
 from tests.cuda.emulated import NAME, emulate, launch
 

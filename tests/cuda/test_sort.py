@@ -14,7 +14,7 @@ from jax import lax
 from stagejit.codegen.cuda.text.printer import cuda_source
 from stagejit.codegen.generate import kernel_of
 from stagejit.codegen.kernel import Kernel
-from stagejit.graph.interpreter import interpret
+from stagejit.graph.meaning.interpreter import interpret
 from stagejit.trace.translate import graph_of
 from tests.codegen.cpu.sorting.test_sorts import (  # noqa: F401  collected here once more
     check,

@@ -18,7 +18,7 @@ from stagejit.codegen.cuda.contract.tensor_cores.warp_tile import WarpTile
 from stagejit.codegen.cuda.contract.tile import Tile, tiles
 from stagejit.codegen.cuda.device import Device
 from stagejit.codegen.ir.grid.matrix_tiles import M16N8K16_BF16
-from stagejit.runtime.cuda.nvrtc import is_installed
+from stagejit.runtime.cuda.code.nvrtc import is_installed
 from stagejit.types import bf16, f32
 from tests.cuda import machine
 from tests.cuda.checked import require_resources

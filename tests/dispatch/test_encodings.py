@@ -5,8 +5,8 @@ from __future__ import annotations
 from textwrap import dedent
 
 from stagejit.dispatch.encodings import Resolver, resolve_encodings, untiled
-from stagejit.graph.parser import parse
-from stagejit.graph.printer import as_text
+from stagejit.graph.text.parser import parse
+from stagejit.graph.text.printer import as_text
 from stagejit.graph.verifier import verify
 from stagejit.index.encoding import Encoding
 from stagejit.index.layout import Layout

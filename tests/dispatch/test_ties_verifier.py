@@ -13,7 +13,7 @@ from stagejit.dispatch.regions import regions_of
 from stagejit.dispatch.ties_verifier import verify_ties
 from stagejit.errors import VerificationError
 from stagejit.graph.ir import Graph
-from stagejit.graph.parser import parse
+from stagejit.graph.text.parser import parse
 from stagejit.options import Options
 from tests.schedule.planning import checked_dispatches, prepared
 

@@ -7,7 +7,7 @@ import pytest
 from stagejit.dispatch.regions import regions_of
 from stagejit.dispatch.verifier import verify_kinds
 from stagejit.errors import VerificationError
-from stagejit.graph.parser import parse
+from stagejit.graph.text.parser import parse
 
 TEXT = """graph @f(%x: f32[4,3], %y: f32[2]) {
   RESULTS = dispatch KIND %x, %y

@@ -13,9 +13,9 @@ import stagejit
 from stagejit import extending
 from stagejit.errors import ExtensionError, OptionsError, VerificationError
 from stagejit.extending import writing as w
-from stagejit.graph.interpreter import interpret
-from stagejit.graph.parser import parse
-from stagejit.graph.printer import as_text
+from stagejit.graph.meaning.interpreter import interpret
+from stagejit.graph.text.parser import parse
+from stagejit.graph.text.printer import as_text
 from stagejit.graph.verifier import verify
 from tests.extending.own import (
     RECURRENCE,

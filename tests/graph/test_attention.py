@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from stagejit.errors import StagejitError
-from stagejit.graph.interpreter import interpret
-from stagejit.graph.parser import parse
-from stagejit.graph.printer import as_text
+from stagejit.graph.meaning.interpreter import interpret
+from stagejit.graph.text.parser import parse
+from stagejit.graph.text.printer import as_text
 from tests.randomness import RNG
 
 TEXT = dedent("""\

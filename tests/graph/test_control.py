@@ -11,12 +11,12 @@ import pytest
 from jax import lax
 
 from stagejit.errors import ParseError, VerificationError
-from stagejit.graph.interpreter import interpret
 from stagejit.graph.isomorphic import difference, isomorphic
+from stagejit.graph.meaning.interpreter import interpret
 from stagejit.graph.ops import control
 from stagejit.graph.ops.control import LoopOperands, bodies_of, body_operands
-from stagejit.graph.parser import parse
-from stagejit.graph.printer import as_text
+from stagejit.graph.text.parser import parse
+from stagejit.graph.text.printer import as_text
 from stagejit.graph.verifier import verify
 from stagejit.trace.translate import graph_of
 from tests.test_loops import CASES, IDS

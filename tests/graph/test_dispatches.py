@@ -11,14 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stagejit.errors import ParseError, StagejitError, VerificationError
-from stagejit.graph.interpreter import interpret
 from stagejit.graph.ir import Graph, Value
 from stagejit.graph.isomorphic import isomorphic
+from stagejit.graph.meaning.interpreter import interpret
 from stagejit.graph.ops import build
 from stagejit.graph.ops.control import destination_of, memory_of
 from stagejit.graph.ops.dispatches import add_dispatch, evaluated, kind_of, name_of, parts_of
-from stagejit.graph.parser import parse
-from stagejit.graph.printer import as_text
+from stagejit.graph.text.parser import parse
+from stagejit.graph.text.printer import as_text
 from stagejit.graph.verifier import verify
 from stagejit.types import TensorType, f32
 

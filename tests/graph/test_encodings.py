@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from stagejit.errors import ParseError, VerificationError
-from stagejit.graph.interpreter import interpret
-from stagejit.graph.parser import parse
-from stagejit.graph.printer import as_text
+from stagejit.graph.meaning.interpreter import interpret
+from stagejit.graph.text.parser import parse
+from stagejit.graph.text.printer import as_text
 from stagejit.graph.verifier import verify
 
 TEXT = """graph @f(%x: f32[4,6], %w: f32[6,8]) {

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stagejit.graph.interpreter import interpret
 from stagejit.graph.ir import Graph
+from stagejit.graph.meaning.interpreter import interpret
 from stagejit.graph.ops import build, filled
 from stagejit.graph.verifier import verify
 from stagejit.types import TensorType, dtype_named, f32

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from stagejit.graph.isomorphic import difference, isomorphic
-from stagejit.graph.parser import parse
+from stagejit.graph.text.parser import parse
 
 BASE = """graph @f(%x: f32[4], %y: f32[4]) {
   %0: f32[4] = map exp %x

@@ -12,9 +12,9 @@ import jax
 import pytest
 
 from stagejit.crossing import from_user, to_user
-from stagejit.graph.interpreter import interpret
-from stagejit.graph.parser import parse
-from stagejit.graph.printer import as_text
+from stagejit.graph.meaning.interpreter import interpret
+from stagejit.graph.text.parser import parse
+from stagejit.graph.text.printer import as_text
 from stagejit.graph.verifier import verify
 from stagejit.trace.translate import graph_of
 from tests import oracle_harness

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from stagejit.errors import VerificationError
-from stagejit.graph.interpreter import interpret
+from stagejit.graph.meaning.interpreter import interpret
 from stagejit.graph.ops import infer
-from stagejit.graph.parser import parse
-from stagejit.graph.printer import as_text
+from stagejit.graph.text.parser import parse
+from stagejit.graph.text.printer import as_text
 from stagejit.graph.verifier import verify
 from stagejit.types import TensorType, f32, i32
 from tests.sorts import DTYPES, array, assert_same, order

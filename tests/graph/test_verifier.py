@@ -12,7 +12,7 @@ from stagejit.errors import VerificationError
 from stagejit.graph import verifier
 from stagejit.graph.ir import Graph
 from stagejit.graph.ops import build
-from stagejit.graph.parser import parse
+from stagejit.graph.text.parser import parse
 from stagejit.graph.verifier import verify
 from stagejit.types import DType, TensorType, f32, i32
 

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from stagejit.errors import VerificationError
-from stagejit.graph.interpreter import interpret
 from stagejit.graph.ir import Graph
+from stagejit.graph.meaning.interpreter import interpret
 from stagejit.graph.ops import build
-from stagejit.graph.parser import parse
-from stagejit.graph.printer import as_text
+from stagejit.graph.text.parser import parse
+from stagejit.graph.text.printer import as_text
 from stagejit.types import TensorType, from_numpy
 from tests import windows
 

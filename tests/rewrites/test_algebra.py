@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from stagejit.graph.interpreter import interpret
 from stagejit.graph.ir import Graph
+from stagejit.graph.meaning.interpreter import interpret
 from stagejit.graph.ops import build, filled
-from stagejit.graph.parser import parse
+from stagejit.graph.text.parser import parse
 from stagejit.options import Options
 from stagejit.rewrites import algebra
-from stagejit.rewrites.driver import LocalStep, Rule, run_steps
+from stagejit.rewrites.driving.driver import LocalStep, Rule, run_steps
 from stagejit.rewrites.subexpressions import SHARING
 from stagejit.types import TensorType, dtype_named, f32
 from tests.rewrites.text_in_out import reasons, rewritten, unchanged
@@ -274,7 +274,7 @@ def test_dont_skip_a_conversion_to_a_third_type() -> None:
 )
 def test_holding_all_values_is_exactly_that(narrow: str, wide: str) -> None:
     """Against every value of the narrow type there is."""
-    from stagejit.graph.scalar import convert
+    from stagejit.graph.meaning.scalar import convert
 
     dtype, target = dtype_named(narrow), dtype_named(wide)
     if narrow == "bool":

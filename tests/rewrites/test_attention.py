@@ -14,14 +14,14 @@ import pytest
 
 from stagejit.base.decisions import Decision
 from stagejit.base.machine import Machine
-from stagejit.graph.interpreter import interpret
 from stagejit.graph.ir import Graph
-from stagejit.graph.parser import parse
-from stagejit.graph.printer import as_text
+from stagejit.graph.meaning.interpreter import interpret
+from stagejit.graph.text.parser import parse
+from stagejit.graph.text.printer import as_text
 from stagejit.options import Options
 from stagejit.rewrites import rewrite_graph
 from stagejit.rewrites.attention import fuse
-from stagejit.rewrites.driver import GraphStep, Log, run_steps
+from stagejit.rewrites.driving.driver import GraphStep, Log, run_steps
 from stagejit.trace.translate import graph_of
 from tests.randomness import RNG
 

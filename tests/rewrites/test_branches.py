@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stagejit.rewrites.branches import SIMPLIFY, UPDATE, simplify_branches, update_branches
-from stagejit.rewrites.driver import GraphStep
+from stagejit.rewrites.driving.driver import GraphStep
 from tests.rewrites.text_in_out import reasons, rewritten, unchanged
 
 SIMPLER, UPDATES = GraphStep(SIMPLIFY, simplify_branches), GraphStep(UPDATE, update_branches)

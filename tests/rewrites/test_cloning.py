@@ -9,7 +9,7 @@ import pytest
 
 from stagejit.graph.ir import Graph
 from stagejit.graph.ops.control import bodies_of
-from stagejit.graph.printer import as_text
+from stagejit.graph.text.printer import as_text
 from stagejit.graph.verifier import verify
 from stagejit.rewrites.cloning import copied
 from stagejit.trace.translate import graph_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from stagejit.rewrites import constants
-from stagejit.rewrites.driver import Rule
+from stagejit.rewrites.driving.driver import Rule
 from tests.rewrites.text_in_out import reasons, rewritten, unchanged
 
 

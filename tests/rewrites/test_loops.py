@@ -12,14 +12,14 @@ import pytest
 from jax import lax
 
 import stagejit
-from stagejit.graph.interpreter import interpret
 from stagejit.graph.ir import Graph, Op
-from stagejit.graph.parser import parse
-from stagejit.graph.printer import as_text
+from stagejit.graph.meaning.interpreter import interpret
+from stagejit.graph.text.parser import parse
+from stagejit.graph.text.printer import as_text
 from stagejit.graph.verifier import verify
 from stagejit.options import Options
 from stagejit.rewrites import loops, rewrite_graph
-from stagejit.rewrites.driver import GraphStep, run_steps
+from stagejit.rewrites.driving.driver import GraphStep, run_steps
 from stagejit.trace.translate import graph_of
 from tests.rewrites.text_in_out import rewritten, unchanged
 

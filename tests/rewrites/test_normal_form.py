@@ -11,9 +11,9 @@ from jax import lax
 
 import stagejit
 from stagejit.errors import VerificationError
-from stagejit.graph.interpreter import interpret
-from stagejit.graph.parser import parse
-from stagejit.graph.printer import as_text
+from stagejit.graph.meaning.interpreter import interpret
+from stagejit.graph.text.parser import parse
+from stagejit.graph.text.printer import as_text
 from stagejit.rewrites.normal_form import normalize, verify_normal_form
 
 OUTPUTS = """\

@@ -9,12 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from stagejit.graph.interpreter import interpret
 from stagejit.graph.ir import Graph, Value
+from stagejit.graph.meaning.interpreter import interpret
 from stagejit.graph.ops import build
 from stagejit.options import Options
 from stagejit.rewrites import products
-from stagejit.rewrites.driver import LocalStep, run_steps
+from stagejit.rewrites.driving.driver import LocalStep, run_steps
 from stagejit.types import TensorType, f32
 from tests.rewrites.text_in_out import reasons, rewritten, unchanged
 from tests.schedule.planning import check

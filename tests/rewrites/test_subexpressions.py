@@ -10,7 +10,7 @@ import pytest
 from jax import lax
 
 from stagejit.options import Options
-from stagejit.rewrites.driver import LocalStep, run_steps
+from stagejit.rewrites.driving.driver import LocalStep, run_steps
 from stagejit.rewrites.subexpressions import NAME, SHARING
 from stagejit.trace.translate import graph_of
 from tests.rewrites.text_in_out import reasons, rewritten, unchanged

@@ -7,10 +7,10 @@ from typing import Any
 
 from stagejit.base.decisions import Decision
 from stagejit.graph.ir import Graph
-from stagejit.graph.parser import parse
-from stagejit.graph.printer import as_text
+from stagejit.graph.text.parser import parse
+from stagejit.graph.text.printer import as_text
 from stagejit.options import Options
-from stagejit.rewrites.driver import LocalStep, Rule, Step, run_steps
+from stagejit.rewrites.driving.driver import LocalStep, Rule, Step, run_steps
 
 
 def rewritten(what: Rule | Step, text: str, **options: Any) -> str:

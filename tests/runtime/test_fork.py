@@ -159,7 +159,7 @@ def test_an_executable_may_go_while_a_fork_is_prepared() -> None:
 LOCKS = textwrap.dedent("""
     import os, threading, warnings
     warnings.simplefilter("ignore")
-    from stagejit.base import locks
+    from stagejit.base.threads import locks
 
     held, taken = [locks.new_lock(), locks.new_rlock()], threading.Event()
     threading.Thread(target=lambda: [[lock.acquire() for lock in held], taken.set()]).start()
@@ -190,12 +190,15 @@ def test_all_locks_are_such_locks() -> None:
     }
     # Pools live for one call; forks wait for the lock that Python has for all pools.
     pools = {
-        "runtime/cuda/cubins.py",
+        "runtime/cuda/code/cubins.py",
         "runtime/cuda/emulation/compiling.py",
         "runtime/peaks.py",
     }
     compiler = {name for name in found - pools if not name.startswith("bench/")}
-    assert compiler == {"base/locks.py", "base/importing.py"}  # a fork waits for imports
+    assert compiler == {
+        "base/threads/locks.py",
+        "base/threads/importing.py",
+    }  # a fork waits for imports
 
 
 def test_hooks_of_the_forking_thread_and_work_inside_pass_a_closed_gate() -> None:
@@ -258,7 +261,7 @@ def test_a_fork_waits_for_the_work_inside_the_gate() -> None:
 HELD = textwrap.dedent("""
     import os, threading, time, warnings
     warnings.simplefilter("ignore")
-    from stagejit.base.locks import new_rlock
+    from stagejit.base.threads.locks import new_rlock
     from stagejit.runtime.gate import hold_across_forks
 
     lock, order, taken = new_rlock(), [], threading.Event()

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from stagejit.dispatch.regions import Region
-from stagejit.graph.interpreter import evaluate_op
 from stagejit.graph.ir import Op, Value
+from stagejit.graph.meaning.interpreter import evaluate_op
 from stagejit.graph.ops.moving.views import behind_aliases
 from stagejit.index.box import Box
 from stagejit.schedule.plans.plan import Access, Buffer

@@ -19,10 +19,10 @@ from stagejit.dispatch.regions import Region, regions_of
 from stagejit.dispatch.rewrites import rewrite_dispatches
 from stagejit.dispatch.ties_verifier import verify_ties
 from stagejit.dispatch.verifier import verify_kinds
-from stagejit.graph.interpreter import interpret
 from stagejit.graph.ir import Graph
-from stagejit.graph.parser import parse
-from stagejit.graph.printer import as_text as graph_text
+from stagejit.graph.meaning.interpreter import interpret
+from stagejit.graph.text.parser import parse
+from stagejit.graph.text.printer import as_text as graph_text
 from stagejit.graph.verifier import verify
 from stagejit.options import Options
 from stagejit.rewrites import rewrite_graph

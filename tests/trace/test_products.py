@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from jax import lax
 
-from stagejit.graph.interpreter import interpret
 from stagejit.graph.ir import Graph
+from stagejit.graph.meaning.interpreter import interpret
 from stagejit.graph.verifier import verify
 from stagejit.trace.translate import graph_of
 from tests.randomness import RNG

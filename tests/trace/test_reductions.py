@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from jax import lax
 
-from stagejit.graph.interpreter import interpret
 from stagejit.graph.ir import Graph
+from stagejit.graph.meaning.interpreter import interpret
 from stagejit.trace.emitter import Emitter
 from stagejit.trace.reductions import TRANSLATIONS
 from stagejit.trace.translate import graph_of

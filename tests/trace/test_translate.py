@@ -12,8 +12,8 @@ import pytest
 from jax import export, lax
 
 from stagejit.errors import InternalError, UnsupportedOpError
-from stagejit.graph.interpreter import interpret
 from stagejit.graph.ir import Graph, Op
+from stagejit.graph.meaning.interpreter import interpret
 from stagejit.graph.verifier import verify
 from stagejit.trace.translate import TRANSLATIONS, graph_of, trace_jaxpr
 from stagejit.trace.translation import Site, Unsupported, translation

@@ -38,12 +38,13 @@ def cache(
         typer.echo("the cache is switched off: STAGEJIT_CACHE_DIR is empty")
         return
     try:
-        if action is Action.clear:
+        found = upkeep.look_at(where)
+        if action is Action.show or not found.exists:
+            typer.echo(str(found))
+        elif action is Action.clear:
             typer.echo(f"{where}: {upkeep.clear(where)} removed")
-        elif action is Action.verify:
-            _verify(where)
         else:
-            typer.echo(str(upkeep.look_at(where)))
+            _verify(where)
     except OSError as error:
         raise OptionsError(
             f"cannot use {str(where)!r}: {error.strerror or error}",

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from rich.table import Table
 
 import stagejit
-from stagejit.base.collector import collector_paused
+from stagejit.base.threads.collector import collector_paused
 from stagejit.bench.compiling.large import LargeProgram
 from stagejit.bench.report import program_table
 from stagejit.pipeline import STEPS, Compilation

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from stagejit.base.locks import new_rlock
+from stagejit.base.threads.locks import new_rlock
 from stagejit.runtime.cuda.driver import Array, Event, Function, Graph, Source, Stream, T
 
 _FIRST, _ALIGNED = 1 << 32, 256

@@ -29,8 +29,8 @@ from stagejit.codegen.ir.grid.shared_memory import dynamic_nbytes
 from stagejit.codegen.ir.nodes import Block, Function
 from stagejit.dispatch.regions import Region
 from stagejit.pipeline import Compilation
-from stagejit.runtime.cuda.nvrtc import compile_cubin
-from stagejit.runtime.cuda.resources import Resources, resources
+from stagejit.runtime.cuda.code.nvrtc import compile_cubin
+from stagejit.runtime.cuda.code.resources import Resources, resources
 from stagejit.runtime.modelled.kernels import launch_seconds
 from stagejit.schedule.schedule import Schedule, Step
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from stagejit.base.locks import remembered
+from stagejit.base.threads.locks import remembered
 from stagejit.graph.ir import Op, Value
 from stagejit.graph.ops.moving.splits import is_uneven, last_part, whole_index
 from stagejit.index.affine import Affine, Index, Var

@@ -11,7 +11,7 @@ from stagejit.dispatch.groups.state import State
 from stagejit.dispatch.ranges.scalars import Scalars
 from stagejit.graph.ir import Op, Value
 from stagejit.graph.ops.moving.slices import boxed
-from stagejit.rewrites.driver import describe
+from stagejit.rewrites.driving.driver import describe
 
 NAME = "host-offsets"
 ANYWHERE = "its range is a conservative hull: all places where it may be"

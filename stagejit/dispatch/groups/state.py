@@ -19,7 +19,7 @@ from stagejit.graph.ir import Graph, Op, Value, in_memory
 from stagejit.graph.ops.control import updates_of
 from stagejit.index.coordinates import coordinates
 from stagejit.options import Options
-from stagejit.rewrites.driver import describe
+from stagejit.rewrites.driving.driver import describe
 
 _MOST_ORIGINS = 24
 _Choice = tuple[str, Op, bool, str]  # a decision, as long as nobody asks for its text

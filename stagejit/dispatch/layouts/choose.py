@@ -30,7 +30,7 @@ from stagejit.graph.ops.control import bodies_of, memory_of
 from stagejit.index.layout import ROW_MAJOR, Layout
 from stagejit.index.wanted import LayoutHint, in_words
 from stagejit.options import Options
-from stagejit.rewrites.driver import Log
+from stagejit.rewrites.driving.driver import Log
 
 _SWEEPS = 4
 _WORTH = 0.6  # of what goes against the grain; nothing is gained by less, as costs are estimates

@@ -21,7 +21,7 @@ from stagejit.dispatch.origins.whereabouts import Whereabouts
 from stagejit.dispatch.regions import Region
 from stagejit.graph.definition import is_defined
 from stagejit.graph.ir import Graph, Op, Value
-from stagejit.graph.printer import value_names
+from stagejit.graph.text.printer import value_names
 
 Names = Mapping[Op, str]
 _NUMBERED = re.compile(r"(?<![\w.@%/])([a-z_][a-z_0-9]*)\.(\d+)(?![\w.])")

@@ -12,7 +12,7 @@ from stagejit.base.decisions import Decision
 from stagejit.dispatch.origins.whereabouts import Whereabouts
 from stagejit.dispatch.regions import Region
 from stagejit.graph.ir import Op
-from stagejit.rewrites.driver import describe
+from stagejit.rewrites.driving.driver import describe
 
 _MOST_NAMED = 8  # dispatches, where a decision says which ones evaluate something
 

@@ -19,7 +19,7 @@ from itertools import chain
 from types import MappingProxyType
 
 from stagejit.base.decisions import path_inside
-from stagejit.base.locks import remembered
+from stagejit.base.threads.locks import remembered
 from stagejit.dispatch.groups.apart import Reason, reasons_of
 from stagejit.dispatch.groups.group import Group, Grouping
 from stagejit.dispatch.regions import Region

@@ -31,9 +31,9 @@ from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.ops.control import bodies_of, carried_inputs
 from stagejit.graph.verifier import verify
 from stagejit.options import Options
-from stagejit.rewrites.comparison import Meaning, require_the_same
-from stagejit.rewrites.driver import Log, Watch, returned_by, verify_returned
-from stagejit.rewrites.rules import require_own
+from stagejit.rewrites.driving.comparison import Meaning, require_the_same
+from stagejit.rewrites.driving.driver import Log, Watch, returned_by, verify_returned
+from stagejit.rewrites.driving.rules import require_own
 
 Rewrite = Callable[[Log, Views], None]
 STEPS: tuple[tuple[str, Rewrite], ...] = (

@@ -19,7 +19,7 @@ from stagejit.graph.ir import Graph, Op, Use, Value
 from stagejit.graph.ops.control import destination_of
 from stagejit.graph.ops.dispatches import evaluated, parts_of, placed, written
 from stagejit.rewrites.cloning import appended
-from stagejit.rewrites.driver import Log
+from stagejit.rewrites.driving.driver import Log
 
 
 def versions_of(graph: Graph, last: Value, copy: Op) -> list[Value] | None:

@@ -16,7 +16,7 @@ from stagejit.graph.ops.dispatches import destination, parts_of
 from stagejit.graph.ops.moving.views import behind_aliases
 from stagejit.index.box import Box
 from stagejit.index.box_index import BoxIndex
-from stagejit.rewrites.driver import Log
+from stagejit.rewrites.driving.driver import Log
 
 NAME = "elide-copy"
 

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 
-from stagejit.base.locks import remembered
+from stagejit.base.threads.locks import remembered
 from stagejit.dispatch.groups.offsets import ANYWHERE
 from stagejit.dispatch.in_place import refuse_updates
 from stagejit.dispatch.operands import operands_of, read_by, stores_of
@@ -33,7 +33,7 @@ from stagejit.graph.ops.control import destination_of
 from stagejit.graph.ops.dispatches import parts_of, written
 from stagejit.graph.ops.moving.views import behind_aliases
 from stagejit.rewrites.cloning import appended
-from stagejit.rewrites.driver import Log
+from stagejit.rewrites.driving.driver import Log
 
 NAME = "fuse-insert"
 

@@ -34,7 +34,7 @@ from stagejit.dispatch.rewrites.views import Views
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.ops.control import destination_of, read_operands
 from stagejit.graph.ops.dispatches import Written, evaluated, parts_of
-from stagejit.rewrites.driver import Log
+from stagejit.rewrites.driving.driver import Log
 
 NAME = "limit-operands"
 

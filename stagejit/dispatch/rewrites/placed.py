@@ -21,7 +21,7 @@ from stagejit.graph.ops import build
 from stagejit.graph.ops.dispatches import destination, parts_of, written
 from stagejit.index.box import Box
 from stagejit.rewrites.cloning import appended
-from stagejit.rewrites.driver import Log
+from stagejit.rewrites.driving.driver import Log
 from stagejit.rewrites.moving.prefixes import SHORTEST_RUN_NBYTES
 
 NAME = "read-placed"

@@ -26,7 +26,7 @@ from stagejit.graph.ops.moving.views import behind_aliases, is_alias
 from stagejit.index.box import Box
 from stagejit.index.box_index import BoxIndex
 from stagejit.options import Options
-from stagejit.rewrites.driver import Log
+from stagejit.rewrites.driving.driver import Log
 
 
 class Views:

@@ -24,8 +24,8 @@ import numpy as np
 
 from stagejit.errors import VerificationError
 from stagejit.graph.definition import Attrs, Names, OpDef, Types, define, require
-from stagejit.graph.evaluator import Array, Evaluator
 from stagejit.graph.ir import Graph, Op, Value
+from stagejit.graph.meaning.evaluator import Array, Evaluator
 from stagejit.graph.ops.axes import separate
 from stagejit.graph.ops.products import contract_type, contracted
 from stagejit.graph.text.syntax import attributes_text, joined, operands_text

@@ -22,8 +22,8 @@ from typing import Any
 import numpy as np
 
 from stagejit.graph.definition import Attrs, Names, OpDef, Types, define, require
-from stagejit.graph.evaluator import Evaluator
 from stagejit.graph.ir import Graph, Op, Value
+from stagejit.graph.meaning.evaluator import Evaluator
 from stagejit.graph.text.syntax import attributes_text, joined, operands_text
 from stagejit.types import TensorType
 

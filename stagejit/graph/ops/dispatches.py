@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from stagejit.graph.definition import Attrs, Names, OpDef, Types, define, require
-from stagejit.graph.evaluator import Evaluator
 from stagejit.graph.ir import Graph, Op, Value
+from stagejit.graph.meaning.evaluator import Evaluator
 from stagejit.graph.ops.elementwise import function_of
 from stagejit.graph.ops.moving.slices import boxed
 from stagejit.graph.text.syntax import Parts, joined

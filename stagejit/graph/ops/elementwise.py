@@ -6,11 +6,11 @@ import difflib
 
 import numpy as np
 
-from stagejit.graph import scalar
 from stagejit.graph.definition import Attrs, OpDef, Types, define, require
-from stagejit.graph.evaluator import Array, Evaluator
 from stagejit.graph.functions import MAP_FUNCTIONS, element_flops
 from stagejit.graph.ir import Op
+from stagejit.graph.meaning import scalar
+from stagejit.graph.meaning.evaluator import Array, Evaluator
 from stagejit.graph.text.syntax import read_function, write_function
 from stagejit.types import TensorType, bool_
 

@@ -16,8 +16,8 @@ from stagejit.compat import evaluate_equation
 from stagejit.crossing import from_user, to_user
 from stagejit.errors import InternalError, VerificationError
 from stagejit.graph.definition import Attrs, OpDef, Types, define, states_its_types
-from stagejit.graph.evaluator import Evaluator
 from stagejit.graph.ir import Op, Value
+from stagejit.graph.meaning.evaluator import Evaluator
 from stagejit.graph.python_functions import TARGET, function_of
 from stagejit.graph.text.syntax import Parts, read_plain
 from stagejit.graph.text.tokens import Line, Values

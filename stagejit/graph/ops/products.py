@@ -19,8 +19,8 @@ import numpy as np
 
 from stagejit.graph.definition import Attrs, OpDef, Types, define, require
 from stagejit.graph.dims import ConvDims, dilated
-from stagejit.graph.evaluator import Array, Evaluator
 from stagejit.graph.ir import Op
+from stagejit.graph.meaning.evaluator import Array, Evaluator
 from stagejit.graph.ops.moving.splits import present
 from stagejit.graph.ops.reductions import signed
 from stagejit.types import DType, TensorType, bool_, f32

@@ -9,9 +9,9 @@ from __future__ import annotations
 import numpy as np
 
 from stagejit.graph.definition import Attrs, OpDef, Types, define, require
-from stagejit.graph.evaluator import Array, Evaluator, accumulated
 from stagejit.graph.functions import CUMULATIVE_FUNCTIONS, REDUCE_FUNCTIONS, identity
 from stagejit.graph.ir import Op
+from stagejit.graph.meaning.evaluator import Array, Evaluator, accumulated
 from stagejit.graph.ops.moving.splits import present
 from stagejit.graph.ops.moving.views import require_axes
 from stagejit.graph.text.syntax import Parts, read_function, write_function

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from stagejit.graph.definition import Attrs, OpDef, Types, define, require
-from stagejit.graph.evaluator import Array, Evaluator
 from stagejit.graph.ir import Op
+from stagejit.graph.meaning.evaluator import Array, Evaluator
 from stagejit.graph.ops.moving.views import require_axes
 from stagejit.types import TensorType, i32
 

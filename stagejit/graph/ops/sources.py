@@ -8,8 +8,8 @@ import numpy as np
 
 from stagejit.errors import InternalError
 from stagejit.graph.definition import Attrs, Names, OpDef, Types, define, require, states_its_types
-from stagejit.graph.evaluator import Array, Evaluator
 from stagejit.graph.ir import Op, Value
+from stagejit.graph.meaning.evaluator import Array, Evaluator
 from stagejit.graph.text.literals import array_text
 from stagejit.graph.text.syntax import implied_attributes
 from stagejit.graph.text.tokens import Line, Values

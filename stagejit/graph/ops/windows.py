@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from stagejit.graph import scalar
 from stagejit.graph.definition import Attrs, OpDef, Types, define, require
 from stagejit.graph.dims import WindowDims
-from stagejit.graph.evaluator import Array, Evaluator, accumulated
 from stagejit.graph.functions import WINDOW_FUNCTIONS, neutral
 from stagejit.graph.ir import Op
+from stagejit.graph.meaning import scalar
+from stagejit.graph.meaning.evaluator import Array, Evaluator, accumulated
 from stagejit.graph.text.syntax import read_function, write_function
 from stagejit.types import TensorType, i32
 

@@ -1,1 +1,1 @@
-"""What the text of a graph is made of: its tokens, how operands and attributes stand in a line."""
+"""The text of a graph: printed, and parsed back; `syntax.py` and `tokens.py` are its grammar."""

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from stagejit.base.loc import Loc
 from stagejit.base.numbers import counted
 from stagejit.graph.ir import Graph, Op, Value
-from stagejit.graph.printer import op_text, value_names
 from stagejit.graph.text.literals import element_text
+from stagejit.graph.text.printer import op_text, value_names
 from stagejit.inspect.page import item, joined
 from stagejit.inspect.pictures.drawing.nodes import Edge, Line, Node, draw
 from stagejit.inspect.pictures.picture import Panel

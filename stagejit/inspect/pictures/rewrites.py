@@ -16,7 +16,7 @@ from stagejit.base.decisions import Decision
 from stagejit.base.numbers import counted
 from stagejit.dispatch.origins.naming import named
 from stagejit.graph.ir import Graph, Value
-from stagejit.graph.printer import value_names
+from stagejit.graph.text.printer import value_names
 from stagejit.inspect.page import Markup, item, joined, table
 from stagejit.inspect.pictures.drawing import svg
 from stagejit.inspect.pictures.drawing.nodes import WIDEST, Drawn, Edge, Node, draw
@@ -46,7 +46,7 @@ class Snapshot:
 
 @dataclass
 class Recorder:
-    """Called after each step of a compilation: see `stagejit.rewrites.driver.Watch`."""
+    """Called after each step of a compilation: see `stagejit.rewrites.driving.driver.Watch`."""
 
     snapshots: list[Snapshot] = field(default_factory=list)
     _graphs: list[Graph] = field(default_factory=list)  # kept, so that no other one is taken for it

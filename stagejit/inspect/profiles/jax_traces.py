@@ -42,7 +42,7 @@ class _Session:
 
     def stop(self) -> None:
         from stagejit.inspect.profiles.session import spans_in  # no call of JAX's waits for it
-        from stagejit.inspect.profiles.xspace import xspace
+        from stagejit.inspect.profiles.views.xspace import xspace
 
         recording, self.recording = self.recording, None
         if recording is not None:

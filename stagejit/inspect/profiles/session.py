@@ -18,12 +18,12 @@ from typing import Self
 
 from stagejit.errors import OptionsError, StagejitError
 from stagejit.inspect.files import write
-from stagejit.inspect.profiles import trace_file, views
 from stagejit.inspect.profiles.on_gpu import rows_on_gpu
 from stagejit.inspect.profiles.pieces_of_xla import gaps, outside, rows_of_gaps
 from stagejit.inspect.profiles.rows import DispatchTimes, merged, rows_of
 from stagejit.inspect.profiles.spans import Span, spans_of
 from stagejit.inspect.profiles.taken import Taken
+from stagejit.inspect.profiles.views import pages, trace_file
 from stagejit.runtime.compilations.compile_times import CompileTimes, noting
 from stagejit.runtime.cpu import recording
 from stagejit.runtime.cpu.loader import recorder
@@ -180,17 +180,17 @@ class Profile:
 
     def as_text(self, *, rows: int = 40) -> str:
         """The table. rows: how many of the slowest; the others are one line."""
-        return views.as_text(self._known(), rows)
+        return pages.as_text(self._known(), rows)
 
     def __str__(self) -> str:
         return self.as_text()
 
     def as_html(self) -> str:
         """A page of its own, which loads nothing."""
-        return views.page(self._known())
+        return pages.page(self._known())
 
     def _repr_html_(self) -> str:
-        return views.fragment(self._known())
+        return pages.fragment(self._known())
 
 
 def profile() -> Profile:

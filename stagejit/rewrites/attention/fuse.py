@@ -21,7 +21,7 @@ from stagejit.graph.ops.attention import Roles, linear_path, roles_of
 from stagejit.rewrites.attention.bodies import body_of, counts, leaves_of, made_of
 from stagejit.rewrites.attention.cost import Cost
 from stagejit.rewrites.attention.softmax import Softmax, quotients_behind, softmax_of
-from stagejit.rewrites.driver import Log, describe
+from stagejit.rewrites.driving.driver import Log, describe
 from stagejit.rewrites.tiling.surroundings import Surroundings
 from stagejit.types import TensorType
 

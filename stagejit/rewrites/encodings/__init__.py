@@ -17,7 +17,7 @@ from stagejit.base.decisions import Decision
 from stagejit.graph.ir import Graph
 from stagejit.graph.ops.control import bodies_of
 from stagejit.options import Options
-from stagejit.rewrites.driver import GraphStep, run_steps
+from stagejit.rewrites.driving.driver import GraphStep, run_steps
 from stagejit.rewrites.encodings import bodies, choose, elide, propagate
 
 STEPS = (

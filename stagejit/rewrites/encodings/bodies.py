@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.ops import build
 from stagejit.graph.ops.control import bodies_of, given, given_type, is_sliced
-from stagejit.rewrites.driver import Log
+from stagejit.rewrites.driving.driver import Log
 from stagejit.rewrites.encodings.propagate import encoding_of, is_set
 
 NAME = "propagate-encodings"

@@ -10,7 +10,7 @@ from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.ops import build
 from stagejit.graph.ops.moving.splits import is_uneven
 from stagejit.index.encoding import Encoding
-from stagejit.rewrites.driver import Log
+from stagejit.rewrites.driving.driver import Log
 from stagejit.rewrites.encodings.products import encodings_of, refuse, results_along
 from stagejit.rewrites.weights.behind import weights_behind
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stagejit.graph.ir import Graph, Op, Value
-from stagejit.rewrites.driver import Log
+from stagejit.rewrites.driving.driver import Log
 from stagejit.rewrites.encodings.bodies import agree, is_known_before, read_in_bodies
 from stagejit.rewrites.encodings.propagate import encoding_of, is_set
 

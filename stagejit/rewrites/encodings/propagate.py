@@ -21,7 +21,7 @@ from stagejit.graph.ops.moving.slices import pull_view
 from stagejit.index.affine import Affine
 from stagejit.index.coordinates import coordinates
 from stagejit.index.encoding import Encoding
-from stagejit.rewrites.driver import Log
+from stagejit.rewrites.driving.driver import Log
 from stagejit.rewrites.encodings.choose import encoded_and_back
 
 NAME = "propagate-encodings"

@@ -10,7 +10,7 @@ from __future__ import annotations
 from stagejit.graph.dims import GatherDims, ScatterDims
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.ops import build, filled
-from stagejit.rewrites.driver import Outcome, declined, rewrite
+from stagejit.rewrites.driving.driver import Outcome, declined, rewrite
 from stagejit.rewrites.integers.intervals import Interval, hull, operand_given, within
 from stagejit.rewrites.integers.ranges import is_counted, range_of, range_where
 from stagejit.rewrites.moving.insert_chains import is_placed

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from stagejit.graph.dims import GatherDims
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.ops import build, filled
-from stagejit.rewrites.driver import Outcome, declined, rewrite
+from stagejit.rewrites.driving.driver import Outcome, declined, rewrite
 from stagejit.rewrites.split.partial import converted, mapped
 from stagejit.types import TensorType, i32, i64
 

@@ -27,7 +27,7 @@ from dataclasses import dataclass, field, replace
 from stagejit.graph.ir import Graph, Op, Use, Value
 from stagejit.graph.isomorphic import attribute_key
 from stagejit.graph.ops import build, filled
-from stagejit.rewrites.driver import Log
+from stagejit.rewrites.driving.driver import Log
 from stagejit.rewrites.moving.chains import wants_memory
 from stagejit.types import TensorType
 

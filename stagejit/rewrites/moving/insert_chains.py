@@ -23,7 +23,7 @@ from stagejit.graph.ops import build
 from stagejit.graph.ops.moving.slices import known_box
 from stagejit.index.box import Box, ends_meet
 from stagejit.index.box_index import cover
-from stagejit.rewrites.driver import Log
+from stagejit.rewrites.driving.driver import Log
 
 NAME = "fuse-insert"
 

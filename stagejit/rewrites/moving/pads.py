@@ -12,7 +12,7 @@ from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.isomorphic import attribute_key
 from stagejit.graph.ops import build
 from stagejit.rewrites.algebra import scalar_of
-from stagejit.rewrites.driver import Outcome, declined, rewrite
+from stagejit.rewrites.driving.driver import Outcome, declined, rewrite
 
 NAME = "fold-pads"
 

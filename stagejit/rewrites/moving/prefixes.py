@@ -31,7 +31,7 @@ import numpy as np
 from stagejit.base.symbolic import Expr
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.ops import build
-from stagejit.rewrites.driver import Log
+from stagejit.rewrites.driving.driver import Log
 from stagejit.rewrites.moving.chains import (
     Chain,
     Offsets,

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.ops import build
-from stagejit.rewrites.driver import Outcome, declined, rewrite
+from stagejit.rewrites.driving.driver import Outcome, declined, rewrite
 
 NAME = "spread-repeats"
 

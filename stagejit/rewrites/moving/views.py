@@ -12,7 +12,7 @@ from stagejit.graph.ops import build
 from stagejit.graph.ops.moving.slices import known_box, pull_view
 from stagejit.index.box import Box
 from stagejit.index.coordinates import coordinates, keeps_row_major_order
-from stagejit.rewrites.driver import Outcome, declined, rewrite
+from stagejit.rewrites.driving.driver import Outcome, declined, rewrite
 from stagejit.rewrites.moving.insert_chains import is_placed, untouched_before
 
 NAME = "fold-views"

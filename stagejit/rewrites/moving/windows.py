@@ -18,7 +18,7 @@ from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.ops import build
 from stagejit.graph.ops.windows import chooses
 from stagejit.rewrites.algebra import scalar_of
-from stagejit.rewrites.driver import Outcome, declined, rewrite
+from stagejit.rewrites.driving.driver import Outcome, declined, rewrite
 from stagejit.rewrites.moving.pads import NAME, Pad, pad_of
 
 

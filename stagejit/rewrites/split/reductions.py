@@ -20,7 +20,7 @@ from stagejit.graph.functions import neutral
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.ops import build, filled
 from stagejit.graph.ops.moving.splits import split_shape
-from stagejit.rewrites.driver import GraphStep, Log
+from stagejit.rewrites.driving.driver import GraphStep, Log
 from stagejit.rewrites.encodings import choose
 from stagejit.rewrites.split.counts import Cut, Many, cut_of, too_small
 from stagejit.rewrites.split.partial import converted, mapped, summed_in

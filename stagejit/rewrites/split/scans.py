@@ -24,7 +24,7 @@ from stagejit.base.machine import Machine
 from stagejit.graph.functions import neutral
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.ops import build, filled
-from stagejit.rewrites.driver import GraphStep, Log
+from stagejit.rewrites.driving.driver import GraphStep, Log
 from stagejit.rewrites.split.partial import converted, mapped
 from stagejit.rewrites.split.pieces import joined_along, put_along, taken_along
 from stagejit.types import TensorType

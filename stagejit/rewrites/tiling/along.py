@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.ops.axes import Axes, separate, summed
-from stagejit.rewrites.driver import describe
+from stagejit.rewrites.driving.driver import describe
 from stagejit.rewrites.tiling.clusters import Cluster, with_moves
 
 

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from stagejit.graph.ir import Graph, Op, Value
-from stagejit.rewrites.driver import describe
+from stagejit.rewrites.driving.driver import describe
 from stagejit.rewrites.tiling.surroundings import Surroundings
 
 _FOLLOWED = 64  # readers of small values

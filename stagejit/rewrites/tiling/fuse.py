@@ -22,7 +22,7 @@ from itertools import chain
 from stagejit.base.machine import Machine
 from stagejit.base.numbers import counted
 from stagejit.graph.ir import Graph, Op
-from stagejit.rewrites.driver import Log
+from stagejit.rewrites.driving.driver import Log
 from stagejit.rewrites.tiling.along import Along, axes_along
 from stagejit.rewrites.tiling.clusters import Cluster, Clusters
 from stagejit.rewrites.tiling.cost import Cost, stored_nbytes

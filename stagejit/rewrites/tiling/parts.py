@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 
-from stagejit.base.locks import remembered
+from stagejit.base.threads.locks import remembered
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.ops.axes import separate, summed
 from stagejit.rewrites.split.partial import summed_in

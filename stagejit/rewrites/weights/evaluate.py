@@ -20,7 +20,7 @@ from stagejit.base.machine import Machine
 from stagejit.base.symbolic import at_most
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.options import Options
-from stagejit.rewrites.driver import describe
+from stagejit.rewrites.driving.driver import describe
 from stagejit.rewrites.weights.determined import Determined, cloned_out, roots_of
 from stagejit.rewrites.weights.made import (
     Made,

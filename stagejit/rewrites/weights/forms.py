@@ -14,9 +14,9 @@ from stagejit.graph.dims import ConvDims
 from stagejit.graph.ir import Graph, Op, Use, Value
 from stagejit.graph.ops import build
 from stagejit.graph.ops.axes import separate
-from stagejit.graph.printer import as_text
+from stagejit.graph.text.printer import as_text
 from stagejit.rewrites.cloning import cloned
-from stagejit.rewrites.driver import Log
+from stagejit.rewrites.driving.driver import Log
 from stagejit.rewrites.split.partial import mapped
 from stagejit.rewrites.weights.behind import weights_behind
 from stagejit.rewrites.weights.made import applied, views_of

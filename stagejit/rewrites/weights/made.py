@@ -18,7 +18,7 @@ from typing import Any
 from stagejit.compat import type_of
 from stagejit.graph.ir import Graph, Value
 from stagejit.graph.ops import build
-from stagejit.graph.printer import as_text
+from stagejit.graph.text.printer import as_text
 from stagejit.index.layout import ROW_MAJOR, Layout
 from stagejit.trace.weights import Weight, readers_of
 from stagejit.types import TensorType

@@ -20,7 +20,7 @@ from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.ops import build
 from stagejit.graph.ops.axes import separate
 from stagejit.graph.ops.elementwise import function_of
-from stagejit.rewrites.driver import Outcome, declined, rewrite
+from stagejit.rewrites.driving.driver import Outcome, declined, rewrite
 from stagejit.rewrites.split.partial import mapped
 from stagejit.rewrites.weights.behind import is_determined, is_widened, weights_behind
 from stagejit.types import f16

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.ops.control import LoopOperands, unchanging
 from stagejit.rewrites.cloning import copied, values_behind
-from stagejit.rewrites.driver import Log
+from stagejit.rewrites.driving.driver import Log
 from stagejit.rewrites.weights.behind import is_determined
 from stagejit.rewrites.weights.determined import is_pure
 from stagejit.rewrites.weights.evaluate import NAME, grows

@@ -17,8 +17,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from stagejit.graph.interpreter import interpret
 from stagejit.graph.ir import Graph, Value
+from stagejit.graph.meaning.interpreter import interpret
 from stagejit.graph.ops import build, filled
 from stagejit.rewrites.split.partial import converted, mapped
 from stagejit.types import TensorType, bf16, f32, i8, u8

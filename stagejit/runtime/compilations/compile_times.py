@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from stagejit.base.locks import new_lock
+from stagejit.base.threads.locks import new_lock
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from stagejit.base.locks import new_lock
+from stagejit.base.threads.locks import new_lock
 
 AFTER_SECONDS = 2.0
 Began = Callable[[str], None]

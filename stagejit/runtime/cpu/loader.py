@@ -23,7 +23,7 @@ from typing import Any, Protocol
 import jax
 import numpy as np
 
-from stagejit.base.locks import new_lock
+from stagejit.base.threads.locks import new_lock
 from stagejit.errors import InternalError, StagejitError
 from stagejit.graph import python_functions
 from stagejit.runtime.cpu import foreign

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from stagejit.base.locks import new_lock
+from stagejit.base.threads.locks import new_lock
 from stagejit.runtime.cpu import encoding
 from stagejit.runtime.cpu.native import entry, sheets, support
 from stagejit.runtime.hosting.program import HostProgram, Iterations

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from stagejit.base.locks import new_lock
+from stagejit.base.threads.locks import new_lock
 
 CURRENT, READING = 0, 64
 _NBYTES = 128

@@ -1,1 +1,1 @@
-"""Runs programs on a GPU. To read: `driver.py`, `programs/`, `pycuda.py`, `emulation/`."""
+"""Runs programs on a GPU. To read: `driver.py`, `programs/`, `code/`, `pycuda.py`, `emulation/`."""

@@ -18,10 +18,11 @@ from typing import Any, cast
 
 import numpy as np
 
-from stagejit.base.locks import new_lock, new_rlock, remembered
-from stagejit.runtime.cuda import nvrtc
+from stagejit.base.threads.locks import new_lock, new_rlock, remembered
+from stagejit.runtime.cuda.arrays.gpu_arrays import GpuArrays
+from stagejit.runtime.cuda.code import nvrtc
+from stagejit.runtime.cuda.code.cubins import Compiler, cubins, key_of, nvrtc_compiler
 from stagejit.runtime.cuda.conditions import DECIDE, OLDEST, Conditions
-from stagejit.runtime.cuda.cubins import Compiler, cubins, key_of, nvrtc_compiler
 from stagejit.runtime.cuda.driver import (
     Array,
     Event,
@@ -32,7 +33,6 @@ from stagejit.runtime.cuda.driver import (
     T,
 )
 from stagejit.runtime.cuda.driver_api import DeviceError, DriverApi
-from stagejit.runtime.cuda.gpu_arrays import GpuArrays
 from stagejit.runtime.cuda.gpus import arch_of, check_versions, gpu, imported
 from stagejit.runtime.cuda.handles import Owned, let_go, told
 from stagejit.runtime.objects.object_cache import ObjectCache, cache_in

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from stagejit.codegen.uses import texts_of
+from stagejit.runtime.cuda.code.nvrtc import compile_ptx
 from stagejit.runtime.cuda.driver import Array
 from stagejit.runtime.cuda.drivers import device_of, driver_of
-from stagejit.runtime.cuda.nvrtc import compile_ptx
 from stagejit.runtime.cuda.programs.executor import Executable
 from stagejit.runtime.cuda.programs.hosting import cuda_program, executable
 from stagejit.runtime.cuda.programs.ordering import verify_order

@@ -33,7 +33,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from stagejit.base.locks import remembered
+from stagejit.base.threads.locks import remembered
 from stagejit.errors import InternalError
 from stagejit.runtime import ffi_abi as abi
 from stagejit.runtime.cuda.driver import Array

@@ -33,10 +33,10 @@ import jax
 from jax.extend.core.primitives import jit_p
 from jax.interpreters import mlir
 
-from stagejit.base.importing import importing
-from stagejit.base.locks import new_lock, new_rlock
+from stagejit.base.enabling import chosen_options, planning, scope, suspended
+from stagejit.base.threads.importing import importing
+from stagejit.base.threads.locks import new_lock, new_rlock
 from stagejit.compat import has_static_shape
-from stagejit.enabling import chosen_options, planning, scope, suspended
 from stagejit.errors import InternalError
 from stagejit.options import CUDA, Options
 from stagejit.runtime.lowering import fallback, inherited, seams

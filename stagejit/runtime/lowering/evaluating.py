@@ -13,8 +13,8 @@ import jax
 from jax.extend.core import Primitive
 from jax.interpreters import mlir
 
+from stagejit.base.enabling import suspended
 from stagejit.compat import remembered_weakly
-from stagejit.enabling import suspended
 from stagejit.runtime.lowering.emission import emit
 from stagejit.runtime.lowering.staged import Staged
 from stagejit.types import TensorType

@@ -33,7 +33,7 @@ import jax
 from jax.extend.core.primitives import jit_p
 from jax.interpreters import mlir as public_mlir
 
-from stagejit.enabling import options_around
+from stagejit.base.enabling import options_around
 from stagejit.options import Options
 from stagejit.runtime.lowering.marks import Mark, mark_of, marked
 

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from stagejit.base.importing import importing
 from stagejit.base.machine import Machine
+from stagejit.base.threads.importing import importing
 from stagejit.codegen.generate import Generated
 from stagejit.codegen.target import Target
 from stagejit.dispatch.regions import Region

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from stagejit.base.locks import new_rlock
+from stagejit.base.threads.locks import new_rlock
 
 PAGE_NBYTES = mmap.PAGESIZE
 _CHUNK_NBYTES = 4 << 20

@@ -32,8 +32,8 @@ import llvmlite
 import llvmlite.binding as llvm
 from llvmlite.binding import ffi
 
-from stagejit.base.locks import free_in_child, new_lock
-from stagejit.base.other_threads import on_another_thread, on_other_threads
+from stagejit.base.threads.locks import free_in_child, new_lock
+from stagejit.base.threads.other_threads import on_another_thread, on_other_threads
 from stagejit.codegen.target import Target
 from stagejit.errors import InternalError
 from stagejit.runtime.gate import Gate

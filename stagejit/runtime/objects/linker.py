@@ -19,7 +19,7 @@ from typing import Any
 
 import llvmlite.binding as llvm
 
-from stagejit.base.other_threads import on_another_thread
+from stagejit.base.threads.other_threads import on_another_thread
 from stagejit.codegen.target import Target
 from stagejit.runtime.objects import elf
 from stagejit.runtime.objects.code_memory import Block, code_memory

@@ -17,7 +17,7 @@ import threading
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from stagejit.base.locks import new_lock
+from stagejit.base.threads.locks import new_lock
 from stagejit.base.users_line import warn
 from stagejit.runtime.objects import private_folder
 from stagejit.runtime.objects.private_folder import RefusedError, opened_folder

@@ -15,10 +15,10 @@ import networkx as nx
 
 from stagejit.base.decisions import Decision
 from stagejit.base.loc import UNKNOWN, Loc
-from stagejit.base.locks import remembered
 from stagejit.base.machine import SMALL_SERVER, Machine
 from stagejit.base.showing import html_of
 from stagejit.base.symbolic import Symbol, symbols_in
+from stagejit.base.threads.locks import remembered
 from stagejit.dispatch.packs import Pack
 from stagejit.errors import OptionsError
 from stagejit.graph.text.quoting import quoted

@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 
 from stagejit.compat import ClosedJaxpr, traced, type_of
-from stagejit.graph.evaluator import Array, Evaluator
 from stagejit.graph.ir import Graph, Op
+from stagejit.graph.meaning.evaluator import Array, Evaluator
 from stagejit.trace.control import Nested
 from stagejit.trace.in_jax.polynomials import proven_results
 from stagejit.trace.in_jax.triples import EXACT, ROWS, constants_in, drawn

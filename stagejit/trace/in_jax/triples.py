@@ -17,8 +17,8 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from stagejit.graph.evaluator import Array
 from stagejit.graph.ir import Graph
+from stagejit.graph.meaning.evaluator import Array
 from stagejit.graph.ops.control import bodies_of
 from stagejit.types import DType, TensorType, bool_
 

@@ -14,8 +14,8 @@ from stagejit.codegen.ir.builder import Builder
 from stagejit.codegen.math import functions as vmath
 from stagejit.codegen.target import Target
 from stagejit.errors import InternalError
-from stagejit.graph import scalar
 from stagejit.graph.functions import MAP_FUNCTIONS
+from stagejit.graph.meaning import scalar
 from stagejit.types import DType
 from tests.codegen.math.scalar_kernels import (
     PREDICATES,

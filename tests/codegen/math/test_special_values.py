@@ -16,8 +16,8 @@ from stagejit.codegen.ir.builder import Builder
 from stagejit.codegen.ir.nodes import Value
 from stagejit.codegen.math import functions as vmath
 from stagejit.codegen.target import Target
-from stagejit.graph import scalar
 from stagejit.graph.functions import MAP_FUNCTIONS
+from stagejit.graph.meaning import scalar
 from stagejit.types import DType
 from tests.codegen.conftest import control_setter
 from tests.codegen.math.scalar_kernels import (

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from stagejit.runtime.cuda.cubins import Compiler, nvrtc_compiler
+from stagejit.runtime.cuda.code.cubins import Compiler, nvrtc_compiler
 from stagejit.runtime.cuda.pycuda import PyCudaDriver
 from tests.cuda.driver import build
 from tests.cuda.driver.cubin import emulated_cubin

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import stagejit
-from stagejit.runtime.cuda.device_arrays import device_array
+from stagejit.runtime.cuda.arrays.device_arrays import device_array
 from stagejit.runtime.cuda.drivers import using
 from stagejit.runtime.cuda.pycuda import PyCudaDriver
 from tests.cuda.pycuda.conftest import Device

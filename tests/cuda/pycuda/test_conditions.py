@@ -7,9 +7,9 @@ import pytest
 
 import stagejit
 from stagejit.options import Options
-from stagejit.runtime.cuda import nvrtc
+from stagejit.runtime.cuda.code import nvrtc
+from stagejit.runtime.cuda.code.cubins import nvrtc_compiler
 from stagejit.runtime.cuda.conditions import DECIDE
-from stagejit.runtime.cuda.cubins import nvrtc_compiler
 from stagejit.runtime.cuda.drivers import using
 from stagejit.runtime.cuda.pycuda import PyCudaDriver
 from tests.cuda.pycuda.conftest import Device

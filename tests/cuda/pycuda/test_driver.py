@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from stagejit.runtime.cuda.cubins import Compiler
+from stagejit.runtime.cuda.code.cubins import Compiler
 from stagejit.runtime.cuda.driver import Source
 from stagejit.runtime.cuda.driver_api import DeviceError
 from stagejit.runtime.cuda.pycuda import PyCudaDriver

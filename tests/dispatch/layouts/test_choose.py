@@ -11,10 +11,10 @@ from stagejit.dispatch.layouts.cost import Grain
 from stagejit.dispatch.layouts.relay import bound_memory, relay
 from stagejit.dispatch.regions import regions_of
 from stagejit.dispatch.ties_verifier import verify_ties
-from stagejit.graph.interpreter import interpret
 from stagejit.graph.ir import Graph, Value
-from stagejit.graph.parser import parse
-from stagejit.graph.printer import as_text
+from stagejit.graph.meaning.interpreter import interpret
+from stagejit.graph.text.parser import parse
+from stagejit.graph.text.printer import as_text
 from stagejit.graph.verifier import verify
 from stagejit.index.layout import Layout
 from stagejit.options import Options

@@ -9,7 +9,7 @@ from jax import lax
 
 from stagejit.dispatch.layouts.orders import Orders, completed, layout_of, order_of, row_major
 from stagejit.graph.ir import Graph
-from stagejit.graph.parser import parse
+from stagejit.graph.text.parser import parse
 from stagejit.index.layout import Layout
 from stagejit.trace.translate import graph_of
 

@@ -16,8 +16,8 @@ import stagejit
 from stagejit.base.formulas import evaluate
 from stagejit.base.symbolic import Int, bounds
 from stagejit.dispatch.ranges.scalars import Scalars, known_arguments
-from stagejit.graph.interpreter import interpret
 from stagejit.graph.ir import Graph, Value
+from stagejit.graph.meaning.interpreter import interpret
 from stagejit.options import Options
 from stagejit.trace.translate import graph_of
 

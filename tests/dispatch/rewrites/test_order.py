@@ -9,7 +9,7 @@ import pytest
 
 from stagejit.dispatch.rewrites import order
 from stagejit.graph.ir import Graph, Op
-from stagejit.graph.parser import parse
+from stagejit.graph.text.parser import parse
 from stagejit.graph.verifier import verify
 from tests.dispatch.rewrites.texts import expanded, part
 

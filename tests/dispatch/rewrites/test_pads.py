@@ -11,7 +11,7 @@ import pytest
 from jax import lax
 
 from stagejit.dispatch.rewrites.pads import fuse_pads
-from stagejit.graph.parser import parse
+from stagejit.graph.text.parser import parse
 from stagejit.options import Options
 from stagejit.schedule.plans.plan import Plan
 from tests.dispatch.rewrites.texts import expanded, outline, part, plain, rewritten

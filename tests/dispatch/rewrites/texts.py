@@ -12,13 +12,13 @@ from stagejit.dispatch.ranges.scalars import known_arguments
 from stagejit.dispatch.regions import regions_of
 from stagejit.dispatch.rewrites.views import Views
 from stagejit.dispatch.ties_verifier import verify_ties
-from stagejit.graph.interpreter import interpret
 from stagejit.graph.ir import Graph
-from stagejit.graph.parser import parse
-from stagejit.graph.printer import as_text
+from stagejit.graph.meaning.interpreter import interpret
+from stagejit.graph.text.parser import parse
+from stagejit.graph.text.printer import as_text
 from stagejit.graph.verifier import verify
 from stagejit.options import Options
-from stagejit.rewrites.driver import Log
+from stagejit.rewrites.driving.driver import Log
 from stagejit.types import TensorType
 
 Rewrite = Callable[[Log, Views], None]

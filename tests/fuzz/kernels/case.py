@@ -11,8 +11,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from stagejit.graph.ir import Graph
-from stagejit.graph.parser import parse
-from stagejit.graph.printer import as_text
+from stagejit.graph.text.parser import parse
+from stagejit.graph.text.printer import as_text
 from stagejit.options import SWITCHES, Options
 from stagejit.types import dtype_named
 from tests.fuzz.kernels import (

@@ -18,8 +18,8 @@ from stagejit.codegen.kernel import Kernel
 from stagejit.dispatch.in_place import refuse_in_place
 from stagejit.dispatch.regions import Region, regions_of
 from stagejit.errors import UnsupportedOpError
-from stagejit.graph.interpreter import interpret
 from stagejit.graph.ir import Graph, Value
+from stagejit.graph.meaning.interpreter import interpret
 from stagejit.graph.ops.control import memory_of
 from stagejit.graph.verifier import verify as verify_graph
 from stagejit.rewrites import rewrite_graph

@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 
 from stagejit.dispatch.regions import Region
-from stagejit.graph.evaluator import Evaluator, Precision
-from stagejit.graph.interpreter import evaluate_op
 from stagejit.graph.ir import Graph, Op, Value
+from stagejit.graph.meaning.evaluator import Evaluator, Precision
+from stagejit.graph.meaning.interpreter import evaluate_op
 from stagejit.graph.ops.dispatches import parts_of
 
 Array = np.ndarray[Any, np.dtype[Any]]

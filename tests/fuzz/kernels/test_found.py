@@ -9,7 +9,7 @@ import pytest
 from stagejit.codegen.generate import KernelCache
 from stagejit.codegen.target import Target
 from stagejit.dispatch.regions import regions_of
-from stagejit.graph.parser import parse
+from stagejit.graph.text.parser import parse
 from tests.dispatches import dispatches_of
 from tests.fuzz.kernels.case import Setting, read_case
 from tests.fuzz.kernels.check import Caches, jobs_of

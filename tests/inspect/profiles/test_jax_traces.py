@@ -14,7 +14,7 @@ from jax.profiler import ProfileData
 import stagejit
 from stagejit.base.loc import UNKNOWN
 from stagejit.inspect.profiles.spans import Span
-from stagejit.inspect.profiles.xspace import PLANE, xspace
+from stagejit.inspect.profiles.views.xspace import PLANE, xspace
 
 
 def staged_work(x: Any) -> Any:

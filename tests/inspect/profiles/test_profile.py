@@ -24,9 +24,10 @@ import pytest
 
 import stagejit
 from stagejit.errors import OptionsError, StagejitError
-from stagejit.inspect.profiles import session, views
+from stagejit.inspect.profiles import session
 from stagejit.inspect.profiles.pieces_of_xla import outside
 from stagejit.inspect.profiles.rows import FORK_JOIN, HOST, XLA
+from stagejit.inspect.profiles.views import pages
 from stagejit.runtime.compilations import compile_times
 from stagejit.runtime.cpu import recording
 from stagejit.runtime.cpu.recording import Clock, Event, ProgramTimes, Slot
@@ -224,10 +225,10 @@ def test_calls_beside_each_other_are_not_outside_twice() -> None:
 
 
 def test_the_page_says_what_each_column_is() -> None:
-    page = (Path(views.__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+    page = (Path(pages.__file__).parents[2] / "README.md").read_text(encoding="utf-8")
     cells = re.findall(r"^\| (`.*?) \|", page[page.index("| Column | is |") :], re.MULTILINE)
     assert [name for cell in cells for name in re.findall("`(.*?)`", cell)] == [
-        "dispatch", "kind", "line", *views._HEAD[2:-1]
+        "dispatch", "kind", "line", *pages._HEAD[2:-1]
     ]  # fmt: skip
 
 
@@ -488,7 +489,7 @@ def test_rows_of_dispatches_that_differ_stay_apart(kind: str, order: int) -> Non
     assert len(found) == len(known)
     for row in found:
         assert row.gflops * row.seconds == pytest.approx(row.flops * row.count / 1e9)
-    names = [cells[0] for cells in views._table(profile.dispatches, profile.seconds, PEAKS)]
+    names = [cells[0] for cells in pages._table(profile.dispatches, profile.seconds, PEAKS)]
     if kind != "element types":
         assert len({*names}) == len(names)
 

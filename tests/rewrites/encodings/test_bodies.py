@@ -13,8 +13,8 @@ from jax import Array, lax
 
 import stagejit
 from stagejit import Options, extending
-from stagejit.graph.parser import parse
-from stagejit.graph.printer import as_text
+from stagejit.graph.text.parser import parse
+from stagejit.graph.text.printer import as_text
 from stagejit.index.layout import Layout
 from stagejit.rewrites.encodings import encode_graph
 from tests.rewrites.encodings.test_propagate import DIMS

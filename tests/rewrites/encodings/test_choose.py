@@ -12,8 +12,8 @@ from jax import lax
 import stagejit
 from stagejit import Options
 from stagejit.graph.ir import Graph
-from stagejit.graph.parser import parse
-from stagejit.rewrites.driver import GraphStep, run_steps
+from stagejit.graph.text.parser import parse
+from stagejit.rewrites.driving.driver import GraphStep, run_steps
 from stagejit.rewrites.encodings import choose
 from stagejit.rewrites.encodings.products import encodings_of, refuse
 from stagejit.trace.translate import graph_of

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from stagejit.graph.parser import parse
-from stagejit.graph.printer import as_text
+from stagejit.graph.text.parser import parse
+from stagejit.graph.text.printer import as_text
 from stagejit.options import Options
-from stagejit.rewrites.driver import run_steps
+from stagejit.rewrites.driving.driver import run_steps
 from stagejit.rewrites.encodings import STEPS
 from tests.rewrites.encodings.test_propagate import DIMS
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from stagejit.graph.parser import parse
-from stagejit.graph.printer import as_text
+from stagejit.graph.text.parser import parse
+from stagejit.graph.text.printer import as_text
 from stagejit.options import Options
-from stagejit.rewrites.driver import GraphStep, run_steps
+from stagejit.rewrites.driving.driver import GraphStep, run_steps
 from stagejit.rewrites.encodings import choose, elide, propagate
 
 STEPS = (

@@ -13,7 +13,7 @@ from jax import lax
 from stagejit.graph.ir import Graph
 from stagejit.options import Options
 from stagejit.rewrites import rewrite_graph
-from stagejit.rewrites.driver import LocalStep
+from stagejit.rewrites.driving.driver import LocalStep
 from stagejit.rewrites.integers import indices
 from stagejit.trace.translate import graph_of
 from tests.rewrites.text_in_out import reasons, rewritten, unchanged

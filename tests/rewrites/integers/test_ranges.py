@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from jax import lax
 
-from stagejit.graph import scalar
 from stagejit.graph.functions import MAP_FUNCTIONS
-from stagejit.graph.interpreter import interpret
 from stagejit.graph.ir import Graph, Value
+from stagejit.graph.meaning import scalar
+from stagejit.graph.meaning.interpreter import interpret
 from stagejit.graph.ops import build
 from stagejit.options import Options
 from stagejit.rewrites import rewrite_graph

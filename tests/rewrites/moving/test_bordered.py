@@ -16,7 +16,7 @@ from jax import lax
 from stagejit.errors import OptionsError
 from stagejit.options import Options
 from stagejit.rewrites import rewrite_graph
-from stagejit.rewrites.driver import GraphStep
+from stagejit.rewrites.driving.driver import GraphStep
 from stagejit.rewrites.moving.bordered import NAME, border_buffers
 from stagejit.schedule.plans.plan import Plan
 from stagejit.trace.translate import graph_of

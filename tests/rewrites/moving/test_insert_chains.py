@@ -10,11 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from stagejit.graph.interpreter import interpret
+from stagejit.graph.meaning.interpreter import interpret
 from stagejit.index.box import Box
 from stagejit.options import Options
 from stagejit.rewrites import rewrite_graph
-from stagejit.rewrites.driver import GraphStep
+from stagejit.rewrites.driving.driver import GraphStep
 from stagejit.rewrites.moving.insert_chains import NAME, elide_covered_fills
 from stagejit.trace.translate import graph_of
 from tests.rewrites.text_in_out import rewritten, unchanged

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from jax import lax
 
 import stagejit
-from stagejit.graph.interpreter import interpret
+from stagejit.graph.meaning.interpreter import interpret
 from stagejit.graph.verifier import verify
 from stagejit.options import Options
 from stagejit.rewrites import rewrite_graph

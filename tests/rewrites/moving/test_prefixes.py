@@ -13,11 +13,11 @@ from jax import lax
 import stagejit
 from stagejit.base.decisions import Decision
 from stagejit.errors import OptionsError
-from stagejit.graph.interpreter import interpret
 from stagejit.graph.ir import Graph
+from stagejit.graph.meaning.interpreter import interpret
 from stagejit.options import Options
 from stagejit.rewrites import rewrite_graph
-from stagejit.rewrites.driver import GraphStep
+from stagejit.rewrites.driving.driver import GraphStep
 from stagejit.rewrites.moving.prefixes import NAME, share_prefixes
 from stagejit.trace.translate import graph_of
 from tests.rewrites.text_in_out import rewritten, unchanged

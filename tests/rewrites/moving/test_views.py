@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from stagejit.graph.ir import Graph, Value
-from stagejit.rewrites.driver import Rule
+from stagejit.rewrites.driving.driver import Rule
 from stagejit.rewrites.moving import views
 from tests.rewrites.text_in_out import reasons, rewritten, unchanged
 

@@ -12,11 +12,11 @@ import pytest
 from jax import lax
 
 import stagejit
-from stagejit.graph.interpreter import interpret
-from stagejit.graph.parser import parse
-from stagejit.graph.printer import as_text
+from stagejit.graph.meaning.interpreter import interpret
+from stagejit.graph.text.parser import parse
+from stagejit.graph.text.printer import as_text
 from stagejit.options import Options
-from stagejit.rewrites.driver import LocalStep, run_steps
+from stagejit.rewrites.driving.driver import LocalStep, run_steps
 from stagejit.rewrites.moving.windows import pad_into_window
 from tests import windows
 from tests.rewrites.text_in_out import reasons, rewritten

@@ -17,10 +17,10 @@ from stagejit.base.machine import Machine
 from stagejit.codegen.cuda.device import device_named
 from stagejit.errors import OptionsError, VerificationError
 from stagejit.graph.functions import REDUCE_FUNCTIONS
-from stagejit.graph.interpreter import interpret
+from stagejit.graph.meaning.interpreter import interpret
 from stagejit.graph.ops import infer
 from stagejit.options import Options
-from stagejit.rewrites.driver import run_steps
+from stagejit.rewrites.driving.driver import run_steps
 from stagejit.rewrites.split import reductions as split
 from stagejit.trace.translate import graph_of
 from stagejit.types import TensorType, f32

@@ -17,7 +17,7 @@ from stagejit.base.machine import Machine
 from stagejit.codegen.cuda.device import device_named
 from stagejit.graph.ir import Op
 from stagejit.options import Options
-from stagejit.rewrites.driver import run_steps
+from stagejit.rewrites.driving.driver import run_steps
 from stagejit.rewrites.split import scans as split_scan
 from stagejit.trace.translate import graph_of
 from tests.rewrites.text_in_out import reasons, rewritten, unchanged

@@ -15,9 +15,9 @@ from jax import lax
 import stagejit
 from stagejit.base.machine import SMALL_SERVER, Machine
 from stagejit.codegen.cuda.device import device_named
-from stagejit.graph.interpreter import interpret
+from stagejit.graph.meaning.interpreter import interpret
 from stagejit.options import Options
-from stagejit.rewrites.driver import run_steps
+from stagejit.rewrites.driving.driver import run_steps
 from stagejit.rewrites.split import reductions as split
 from stagejit.rewrites.split import scatters as split_scatter
 from stagejit.trace.translate import graph_of

@@ -15,11 +15,11 @@ import pytest
 
 import stagejit
 from stagejit.base.machine import Machine
-from stagejit.graph.interpreter import interpret
 from stagejit.graph.ir import Graph, Op
+from stagejit.graph.meaning.interpreter import interpret
 from stagejit.options import Options
 from stagejit.rewrites import rewrite_graph
-from stagejit.rewrites.driver import GraphStep, Log, run_steps
+from stagejit.rewrites.driving.driver import GraphStep, Log, run_steps
 from stagejit.rewrites.tiling import fuse
 from stagejit.trace.translate import graph_of
 from tests.randomness import RNG

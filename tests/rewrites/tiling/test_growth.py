@@ -12,7 +12,7 @@ from jax import lax
 
 from stagejit.graph.ir import Graph
 from stagejit.options import Options
-from stagejit.rewrites.driver import Log
+from stagejit.rewrites.driving.driver import Log
 from stagejit.rewrites.tiling import fuse
 from stagejit.trace.translate import graph_of
 from tests.calls import calls_of

@@ -14,9 +14,9 @@ from jax import Array, lax
 
 import stagejit
 from stagejit import Options
-from stagejit.graph.parser import parse
-from stagejit.graph.printer import as_text
-from stagejit.rewrites.driver import GraphStep, run_steps
+from stagejit.graph.text.parser import parse
+from stagejit.graph.text.printer import as_text
+from stagejit.rewrites.driving.driver import GraphStep, run_steps
 from stagejit.rewrites.weights.stacked import NAME, stack_weights
 from tests.rewrites.weights.test_forms import rounded
 

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jax import lax
 
-from stagejit.graph.interpreter import interpret
+from stagejit.graph.meaning.interpreter import interpret
 from stagejit.options import SWITCHES, Options
 from tests.schedule.constants import turned
 from tests.schedule.mutations import check_mutations

@@ -12,8 +12,8 @@ from jax import lax
 
 import stagejit
 from stagejit.graph.functions import MAP_FUNCTIONS
-from stagejit.graph.interpreter import interpret
-from stagejit.graph.printer import as_text
+from stagejit.graph.meaning.interpreter import interpret
+from stagejit.graph.text.printer import as_text
 from stagejit.trace.math.elementwise import TRANSLATIONS
 from stagejit.trace.translate import graph_of
 

@@ -14,7 +14,7 @@ from jax import lax
 from scipy import special
 
 import stagejit
-from stagejit.graph.interpreter import interpret
+from stagejit.graph.meaning.interpreter import interpret
 from stagejit.trace.math.special_coefficients import DIGAMMA_AT_ROOT, DIGAMMA_ROOT, LGAMMA_AT_2
 from stagejit.trace.translate import graph_of
 

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from jax import lax
 
-from stagejit.graph.interpreter import interpret
 from stagejit.graph.ir import Graph
-from stagejit.graph.printer import as_text
+from stagejit.graph.meaning.interpreter import interpret
+from stagejit.graph.text.printer import as_text
 from stagejit.graph.verifier import verify
 from stagejit.trace.emitter import Emitter
 from stagejit.trace.moving.indexing import TRANSLATIONS

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from jax import lax
 
-from stagejit.graph.interpreter import interpret
-from stagejit.graph.printer import as_text
+from stagejit.graph.meaning.interpreter import interpret
+from stagejit.graph.text.printer import as_text
 from stagejit.graph.verifier import verify
 from stagejit.trace.translate import graph_of
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from stagejit.base.locks import remembered
+from stagejit.base.threads.locks import remembered
 from stagejit.codegen.cuda.attention.nest import Attention
 from stagejit.codegen.cuda.attention.products import Fragment, Products
 from stagejit.codegen.cuda.attention.shapes import Shape

@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from stagejit.graph.definition import Attrs, DynamicStart, OpDef, Types, define, require
-from stagejit.graph.evaluator import Array, Evaluator
 from stagejit.graph.ir import Op
+from stagejit.graph.meaning.evaluator import Array, Evaluator
 from stagejit.index.affine import Index
 from stagejit.types import TensorType
 

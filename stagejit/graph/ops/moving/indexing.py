@@ -13,9 +13,9 @@ import numpy as np
 
 from stagejit.graph.definition import Attrs, OpDef, Types, define, require
 from stagejit.graph.dims import GatherDims, ScatterDims
-from stagejit.graph.evaluator import Array, Evaluator, accumulated
 from stagejit.graph.functions import SCATTER_FUNCTIONS
 from stagejit.graph.ir import Op
+from stagejit.graph.meaning.evaluator import Array, Evaluator, accumulated
 from stagejit.graph.text.syntax import read_function, write_function
 from stagejit.types import TensorType
 

@@ -19,8 +19,8 @@ from stagejit.graph.definition import (
     define,
     require,
 )
-from stagejit.graph.evaluator import Array, Evaluator
 from stagejit.graph.ir import Op, Value
+from stagejit.graph.meaning.evaluator import Array, Evaluator
 from stagejit.graph.text.literals import literal_text
 from stagejit.graph.text.syntax import Parts, implied_attributes, joined
 from stagejit.graph.text.tokens import Line, Values

@@ -14,8 +14,8 @@ from __future__ import annotations
 import numpy as np
 
 from stagejit.graph.definition import Attrs, DynamicStart, OpDef, Types, define, require
-from stagejit.graph.evaluator import Array, Evaluator
 from stagejit.graph.ir import Op, Value
+from stagejit.graph.meaning.evaluator import Array, Evaluator
 from stagejit.index.affine import Index
 from stagejit.types import TensorType
 

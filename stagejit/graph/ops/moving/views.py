@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from stagejit.graph.definition import Attrs, DynamicStart, OpDef, Types, define, require
-from stagejit.graph.evaluator import Array, Evaluator
 from stagejit.graph.ir import Op, Value
+from stagejit.graph.meaning.evaluator import Array, Evaluator
 from stagejit.index.affine import Affine, Index, divisions, reshape_index
 from stagejit.types import TensorType
 

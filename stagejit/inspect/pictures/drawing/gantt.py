@@ -12,8 +12,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from stagejit.base.locks import remembered
 from stagejit.base.numbers import seconds_text
+from stagejit.base.threads.locks import remembered
 from stagejit.inspect.page import Markup, joined
 from stagejit.inspect.pictures.drawing import svg
 

@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from stagejit.base.loc import Loc
 from stagejit.graph.ir import Op
-from stagejit.graph.wrong_constants import wrong_constants
+from stagejit.graph.meaning.wrong_constants import wrong_constants
 from stagejit.index.box import Box
 from stagejit.options import Options
 from stagejit.runtime.cpu.nans.checks import BEHIND_NOTE, check_of, is_checked

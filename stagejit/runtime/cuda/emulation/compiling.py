@@ -23,7 +23,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from stagejit.base.locks import new_lock
+from stagejit.base.threads.locks import new_lock
 from stagejit.errors import NoDriverError, StagejitError
 from stagejit.runtime.cuda.driver import Source
 from stagejit.runtime.objects.engine import machine

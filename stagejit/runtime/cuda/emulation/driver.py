@@ -19,7 +19,7 @@ from typing import Any, cast
 import jax
 import numpy as np
 
-from stagejit.base.locks import new_rlock
+from stagejit.base.threads.locks import new_rlock
 from stagejit.codegen.cuda.device import device_named
 from stagejit.codegen.ir.grid.shared_memory import STATIC_NBYTES
 from stagejit.runtime.cuda.driver import Array, Event, Function, Graph, Source, Stream, T

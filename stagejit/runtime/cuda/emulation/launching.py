@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
-from stagejit.base.locks import new_lock
+from stagejit.base.threads.locks import new_lock
 from stagejit.codegen.ir.grid.matrix_tiles import WARP
 from stagejit.runtime.cuda.emulation.compiling import Launcher
 

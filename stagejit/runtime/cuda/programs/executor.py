@@ -24,7 +24,7 @@ from weakref import WeakKeyDictionary, finalize
 
 import numpy as np
 
-from stagejit.base.locks import new_lock, remembered
+from stagejit.base.threads.locks import new_lock, remembered
 from stagejit.errors import InternalError
 from stagejit.runtime.cuda.driver import Array, Driver, Graph, Source, Stream
 from stagejit.runtime.cuda.programs import timing

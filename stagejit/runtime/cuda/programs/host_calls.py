@@ -14,9 +14,9 @@ import jax
 import numpy as np
 from jax.extend.core import Literal
 
+from stagejit.base.enabling import suspended
 from stagejit.compat import evaluate_equation, named_axis
 from stagejit.crossing import from_user, to_user
-from stagejit.enabling import suspended
 from stagejit.errors import InternalError, UnsupportedOpError
 from stagejit.graph import python_functions
 from stagejit.runtime.cuda.driver import Array

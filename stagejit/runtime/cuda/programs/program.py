@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Union
 
-from stagejit.base.locks import remembered
+from stagejit.base.threads.locks import remembered
 from stagejit.errors import InternalError
 from stagejit.runtime.hosting import program_steps
 from stagejit.runtime.hosting.program_steps import (

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from stagejit.base.locks import new_lock
+from stagejit.base.threads.locks import new_lock
 from stagejit.runtime.cuda.driver import Driver, Event, Stream
 from stagejit.runtime.hosting.sites import Site, inside, site_of
 from stagejit.schedule.plans.plan import Plan

@@ -15,8 +15,8 @@ import pytest
 from jax import Array
 
 from stagejit.codegen.kernel import Kernel
-from stagejit.graph.interpreter import interpret
 from stagejit.graph.ir import Graph
+from stagejit.graph.meaning.interpreter import interpret
 from stagejit.graph.ops import build
 from stagejit.trace.translate import graph_of
 from tests.codegen.cpu.contract.test_contract import TARGETS, array

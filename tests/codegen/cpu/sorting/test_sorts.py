@@ -16,7 +16,7 @@ from jax import lax
 import stagejit
 from stagejit.codegen.cpu.sorting.radix import digit_bits
 from stagejit.codegen.target import Target
-from stagejit.graph.interpreter import interpret
+from stagejit.graph.meaning.interpreter import interpret
 from stagejit.options import Options
 from stagejit.trace.translate import graph_of
 from tests.codegen.regions import Runner, region_of

@@ -9,9 +9,9 @@ import pytest
 from stagejit.codegen.cuda.text.printer import cuda_source
 from stagejit.codegen.ir.grid.builder import GridBuilder
 from stagejit.codegen.ir.nodes import BF16, F32, F64, I8, I64, Type
-from stagejit.runtime.cuda import nvrtc
-from stagejit.runtime.cuda.nvrtc import CudaCompileError, compile_cubin, compile_ptx, version
-from stagejit.runtime.cuda.resources import Resources, resources
+from stagejit.runtime.cuda.code import nvrtc
+from stagejit.runtime.cuda.code.nvrtc import CudaCompileError, compile_cubin, compile_ptx, version
+from stagejit.runtime.cuda.code.resources import Resources, resources
 from tests.codegen.ir.grid.test_simulator import TILES, block_sum, histogram, product
 from tests.cuda.checked import ARCHITECTURES
 from tests.cuda.emulated import NAME

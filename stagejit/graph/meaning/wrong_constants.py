@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from stagejit.graph.evaluator import Array
-from stagejit.graph.interpreter import evaluate_op
 from stagejit.graph.ir import Op, Value
+from stagejit.graph.meaning.evaluator import Array
+from stagejit.graph.meaning.interpreter import evaluate_op
 
 _MOST_ELEMENTS = 4096  # of an array that is evaluated again to say where it comes from
 

@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from stagejit.graph.evaluator import Array, Evaluator, Precision
 from stagejit.graph.ir import Graph, Op, Value
+from stagejit.graph.meaning.evaluator import Array, Evaluator, Precision
 
 
 def interpret(

@@ -18,7 +18,7 @@ from jax import lax
 
 import stagejit
 from stagejit import pipeline
-from stagejit.base.collector import collector_paused
+from stagejit.base.threads.collector import collector_paused
 from stagejit.dispatch.groups.group import Group, Grouping
 from stagejit.dispatch.regions import Region
 from stagejit.graph.ir import Graph, Op, Value

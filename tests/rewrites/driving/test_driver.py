@@ -16,14 +16,14 @@ import stagejit
 from stagejit.base.decisions import Decision
 from stagejit.base.loc import Loc
 from stagejit.errors import InternalError
-from stagejit.graph.interpreter import interpret
 from stagejit.graph.ir import Graph, Op
+from stagejit.graph.meaning.interpreter import interpret
 from stagejit.graph.ops import build
-from stagejit.graph.parser import parse
-from stagejit.graph.printer import as_text
+from stagejit.graph.text.parser import parse
+from stagejit.graph.text.printer import as_text
 from stagejit.options import SWITCHES, Options
 from stagejit.rewrites import STEPS, algebra, constants, rewrite_graph, subexpressions
-from stagejit.rewrites.driver import (
+from stagejit.rewrites.driving.driver import (
     GraphStep,
     LocalStep,
     Log,

@@ -22,7 +22,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from stagejit.base.locks import new_lock
+from stagejit.base.threads.locks import new_lock
 from stagejit.base.users_line import led_to_by, users_frame
 
 T = TypeVar("T")

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from stagejit.errors import ParseError, VerificationError
-from stagejit.graph.parser import parse
-from stagejit.graph.printer import as_text
+from stagejit.graph.text.parser import parse
+from stagejit.graph.text.printer import as_text
 
 
 def body(*lines: str) -> str:

@@ -15,7 +15,7 @@ from stagejit.errors import ParseError
 from stagejit.graph.definition import OpDef, definition_of
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.ops import infer
-from stagejit.graph.printer import op_text
+from stagejit.graph.text.printer import op_text
 from stagejit.graph.text.syntax import read_plain
 from stagejit.graph.text.tokens import Line
 from stagejit.graph.verifier import verify

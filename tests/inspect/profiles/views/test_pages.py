@@ -6,9 +6,9 @@ from dataclasses import replace
 
 from stagejit.base.loc import Loc
 from stagejit.codegen.target import Target
-from stagejit.inspect.profiles import views
 from stagejit.inspect.profiles.doubts import warnings
 from stagejit.inspect.profiles.rows import HOST, DispatchTimes
+from stagejit.inspect.profiles.views import pages as views
 from stagejit.runtime.peaks import Peaks
 
 PEAKS = Peaks(2, 100.0, 50.0, 10.0, 10.0, 512)

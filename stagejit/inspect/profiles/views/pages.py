@@ -13,10 +13,11 @@ from stagejit.base.numbers import counted
 from stagejit.inspect import page as pages
 from stagejit.inspect.columns import columns
 from stagejit.inspect.page import Markup, Section, element, joined, table
-from stagejit.inspect.profiles import drawings, on_gpu
+from stagejit.inspect.profiles import on_gpu
 from stagejit.inspect.profiles.doubts import warnings
 from stagejit.inspect.profiles.rows import DispatchTimes, names_of
 from stagejit.inspect.profiles.taken import Taken
+from stagejit.inspect.profiles.views import drawings
 from stagejit.runtime.peaks import Peaks, of_this_machine
 
 _HEAD = (

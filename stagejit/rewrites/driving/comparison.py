@@ -16,8 +16,8 @@ import numpy as np
 
 from stagejit.base.extension import Extension
 from stagejit.base.symbolic import Undecided
-from stagejit.graph.evaluator import Array, Evaluator, Precision
 from stagejit.graph.ir import Graph, Op, Value
+from stagejit.graph.meaning.evaluator import Array, Evaluator, Precision
 from stagejit.types import TensorType
 
 MOST = 1 << 19  # elements that are evaluated, or operations that take as long

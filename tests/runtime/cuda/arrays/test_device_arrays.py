@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from stagejit.errors import StagejitError
-from stagejit.runtime.cuda.device_arrays import device_array, is_device_array
+from stagejit.runtime.cuda.arrays.device_arrays import device_array, is_device_array
 
 
 class Told:

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from stagejit.base import other_threads
-from stagejit.base.other_threads import on_another_thread, on_other_threads
+from stagejit.base.threads import other_threads
+from stagejit.base.threads.other_threads import on_another_thread, on_other_threads
 
 
 def is_main() -> bool:

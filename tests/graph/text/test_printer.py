@@ -16,9 +16,9 @@ import pytest
 from stagejit.base.loc import Loc
 from stagejit.graph.ir import Graph
 from stagejit.graph.isomorphic import difference
-from stagejit.graph.parser import parse
-from stagejit.graph.printer import as_text
 from stagejit.graph.text.literals import array_text, element_text, literal_text
+from stagejit.graph.text.parser import parse
+from stagejit.graph.text.printer import as_text
 from stagejit.trace.translate import graph_of, trace_jaxpr
 from stagejit.types import TensorType, from_numpy
 from tests.left import REASON, left
@@ -137,7 +137,7 @@ def test_the_dump_is_the_same_in_every_process() -> None:
     program = (
         "import jax, jax.numpy as jnp\n"
         "from stagejit.trace.translate import graph_of\n"
-        "from stagejit.graph.printer import as_text\n"
+        "from stagejit.graph.text.printer import as_text\n"
         "from stagejit.options import Options\n"
         "from stagejit.rewrites import rewrite_graph\n"
         "def f(x, i):\n"

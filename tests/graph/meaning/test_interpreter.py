@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from jax import lax
 
 from stagejit.errors import InternalError
-from stagejit.graph import scalar
 from stagejit.graph.functions import MAP_FUNCTIONS
-from stagejit.graph.interpreter import interpret
-from stagejit.graph.parser import parse
+from stagejit.graph.meaning import scalar
+from stagejit.graph.meaning.interpreter import interpret
+from stagejit.graph.text.parser import parse
 from stagejit.trace.translate import graph_of
 from tests.strategies import RandomProgram, assert_agrees, evaluate, programs
 

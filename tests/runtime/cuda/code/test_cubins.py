@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from stagejit.runtime.cuda.cubins import Compiler, cubins, key_of
+from stagejit.runtime.cuda.code.cubins import Compiler, cubins, key_of
 from stagejit.runtime.objects.object_cache import ObjectCache
 
 

@@ -26,11 +26,11 @@ from stagejit.base.extension import Extension
 from stagejit.base.symbolic import Undecided
 from stagejit.errors import InternalError, StagejitError
 from stagejit.graph.ir import Graph, Op, Value
-from stagejit.graph.printer import as_text
-from stagejit.graph.wrong_constants import makes_wrong
-from stagejit.rewrites.comparison import Meaning, require_the_same
-from stagejit.rewrites.log import Log, describe, verified
-from stagejit.rewrites.rules import Declined, Outcome, Rule, declined
+from stagejit.graph.meaning.wrong_constants import makes_wrong
+from stagejit.graph.text.printer import as_text
+from stagejit.rewrites.driving.comparison import Meaning, require_the_same
+from stagejit.rewrites.driving.log import Log, describe, verified
+from stagejit.rewrites.driving.rules import Declined, Outcome, Rule, declined
 
 MAX_VISITS = 64  # of one op and the ops that replaced it, on average
 

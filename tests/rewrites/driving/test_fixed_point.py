@@ -15,10 +15,10 @@ import pytest
 
 from stagejit.graph.ir import Graph, Value
 from stagejit.graph.ops import build
-from stagejit.graph.printer import as_text
+from stagejit.graph.text.printer import as_text
 from stagejit.options import Options
 from stagejit.rewrites import SIMPLIFY, rewrite_graph
-from stagejit.rewrites.driver import LocalStep, Rule, run_steps
+from stagejit.rewrites.driving.driver import LocalStep, Rule, run_steps
 from stagejit.trace.translate import graph_of
 from stagejit.types import TensorType, bool_, f32, f64
 from tests.rewrites.text_in_out import rewritten

@@ -16,9 +16,9 @@ from stagejit.base.extension import Extension
 from stagejit.base.machine import SMALL_SERVER, Machine
 from stagejit.graph.ir import Graph, Value
 from stagejit.options import Options
-from stagejit.rewrites.comparison import Meaning, require_the_same
-from stagejit.rewrites.log import Log, describe, verified
-from stagejit.rewrites.rules import (
+from stagejit.rewrites.driving.comparison import Meaning, require_the_same
+from stagejit.rewrites.driving.log import Log, describe, verified
+from stagejit.rewrites.driving.rules import (
     Declined,
     Function,
     Outcome,
@@ -29,7 +29,7 @@ from stagejit.rewrites.rules import (
     require_own,
     rewrite,
 )
-from stagejit.rewrites.worklist import Sharing, Worklist
+from stagejit.rewrites.driving.worklist import Sharing, Worklist
 from stagejit.types import TensorType
 
 __all__ = [

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from stagejit.runtime.cuda import nvrtc
+from stagejit.runtime.cuda.code import nvrtc
 from stagejit.runtime.objects.object_cache import ObjectCache, digest
 
 

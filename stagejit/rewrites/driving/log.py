@@ -16,10 +16,10 @@ from stagejit.base.extension import Extension
 from stagejit.base.machine import Machine
 from stagejit.errors import InternalError, VerificationError
 from stagejit.graph.ir import Graph, Op, Value
-from stagejit.graph.printer import as_text
+from stagejit.graph.text.printer import as_text
 from stagejit.graph.verifier import verify
 from stagejit.options import Options
-from stagejit.rewrites.rules import checked_reason
+from stagejit.rewrites.driving.rules import checked_reason
 
 
 @dataclass

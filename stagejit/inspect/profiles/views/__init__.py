@@ -1,0 +1,1 @@
+"""What a profile is shown as: pages, pictures, and files for other tools."""

@@ -1,0 +1,1 @@
+"""What applies rewrites: what a rule is, the worklist, the log of decisions, checks of meaning."""
