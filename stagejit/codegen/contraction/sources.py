@@ -46,6 +46,12 @@ class Source(Operand):
         """The type of what is read."""
         return (self.leaf or self.value).type.dtype
 
+    @property
+    def beside(self) -> Var | None:
+        """The variable along which elements lie side by side; None where windows share them."""
+        terms = self.memory.terms if self.memory is not None and not self.windows else ()
+        return next((var for var, stride in terms if stride == 1), None)
+
     def stride(self, var: Var) -> int:
         return self.offset.coeff(var) if self.offset is not None else 0
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import partial
 
 from stagejit.codegen.contraction.sources import Source
-from stagejit.codegen.cpu.contract.packing import Dim, Need, View, layout, panel_split
+from stagejit.codegen.cpu.contract.packing import Dim, Need, View, layout, need_of, panel_split
 from stagejit.codegen.cpu.contract.tiling import Tiling
 from stagejit.codegen.elements.elements import Memory
 from stagejit.codegen.ir.nodes import Value as Register
@@ -85,9 +85,24 @@ class Fill:
     def tree(self) -> Node:
         if self.split is None:
             return self.emitter.within("pack", self._spans, self._tree())
-        return Groups(self.split, tuple(self._panels(self.split)))
+        if self.tiling.lane in self.source.depends:
+            filled = self.emitter.within("pack", self._spans, self._tree())
+            return Groups(self.split, tuple(self._panels(self.split, filled)))
+        return self._rows_of(self.split)
 
-    def _panels(self, split: Split) -> Iterator[Run]:
+    def _rows_of(self, split: Split) -> Node:
+        """Panels of rows have few elements of each line of memory: step by step through all."""
+        self._chose("row by row")
+        *steps, row = self.dims
+        sizes = (self.lanes >> at for at in range(self.lanes.bit_length()))
+        chunks = (Chunk(size, self.write, vector=size > 1, straight=True) for size in sizes)
+        piece = Loop(row.source, tuple(chunks))
+        filled = self.emitter.within("piece", partial(self._spans_of, [row]), piece)
+        groups = Groups(split, tuple(self._panels(split, filled)))
+        walked = serial([dim.source for dim in steps], groups)
+        return self.emitter.within("pack", partial(self._spans_of, steps), walked)
+
+    def _panels(self, split: Split, fill: Node) -> Iterator[Run]:
         """What fills the panels of groups of each size, and of the last group, which ends where the
         axis does; squares are much code, and loop in any case."""
         over = split.unit * (split.small * split.groups + split.big) - split.var.extent
@@ -101,7 +116,6 @@ class Fill:
             bounds = [(split.most, 0, split.groups, None)]
         for size, low, high, less in bounds:
             if low < high:
-                fill = self.emitter.within("pack", self._spans, self._tree())
                 count = None if less is None else size * split.unit - less
                 group = partial(self._group, split, count)
                 yield Run(size, low, high, self.emitter.within("panel", group, fill))
@@ -118,8 +132,12 @@ class Fill:
         return {split.var: Span.between(start, stop)}
 
     def _spans(self) -> dict[Var, Span]:
-        self.needs = {dim.source: self._need(dim) for dim in self.dims}
-        return {source: need.span for source, need in self.needs.items()}
+        return self._spans_of(self.dims)
+
+    def _spans_of(self, dims: Sequence[Dim]) -> dict[Var, Span]:
+        needs = {dim.source: need_of(self.b, self.emitter.span, dim) for dim in dims}
+        self.needs |= needs
+        return {source: need.span for source, need in needs.items()}
 
     @property
     def write(self) -> Do:
@@ -158,25 +176,6 @@ class Fill:
         lengths = {axis: self.tiling.count(axis) for axis in dim.window.at.vars()}
         known = {axis: length for axis, length in lengths.items() if length is not None}
         return dim.window.length(known) * dim.times if len(known) == len(lengths) else None
-
-    def _need(self, dim: Dim) -> Need:
-        b, span, window = self.b, self.emitter.span, dim.window
-        if dim.axis is not None:
-            own = span(dim.axis)
-            first, stop, origin, count = own.start, own.stop, own.start, own.length
-            known = own.count if dim.times == 1 else None
-        else:
-            known = None
-            origin, count = b.const(window.at.const - window.before), b.const(1)
-            for axis, coeff in window.at.terms:
-                origin = origin + span(axis).start * coeff
-                count = count + (span(axis).length - 1) * coeff
-            first, stop = origin, origin + count
-            if not window.exact:
-                first = b.binary("smin", b.binary("smax", origin, 0), stop)
-                stop = b.binary("smax", b.binary("smin", stop, window.size), first)
-        first, stop, origin, count = (number * dim.times for number in (first, stop, origin, count))
-        return Need(first, stop, origin, count, known)
 
     def _join(self, at: int) -> None:
         """Two dimensions become one, if the first runs on into the second."""

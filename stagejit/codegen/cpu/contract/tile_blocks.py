@@ -14,7 +14,7 @@ read first. On two cores of Cascade Lake, C that multiplies by 85 MB of bytes ta
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from stagejit.codegen.choices import Ranked, cheapest
@@ -33,6 +33,7 @@ _MOST_WINDOW_STEPS = 2048  # where windows overlap, so that fewer bytes stand fo
 _SMALL_CYCLES = 20_000  # one item below this: about 5 us
 _ITEMS_PER_CORE = 8
 _FEW_ITEMS_PER_CORE = 4  # if more would move much more memory
+_PACKING_ITEMS_PER_CORE = 2  # where each copies all that it reads, too
 _MORE_TRAFFIC = 1.25
 _FEW_GROUPS = 4
 _NARROW_SQUARE_CYCLES = 0.5  # an element through a transpose that comes from fewer lines
@@ -159,12 +160,13 @@ class BlockSearch(TileSearch):
         # What it is made of by some operations comes while these are done.
         if self.streams(source) and (packs or waited) and not source.operations:
             waits = self.nbytes * self.target.cycles_per_second / self.target.core_bandwidth
-        return waits + (self._move_cycles(source, tiling.extents) if packs else 0.0)
+        return waits + (self._move_cycles(source, tiling) if packs else 0.0)
 
-    def _move_cycles(self, source: Source, extents: Mapping[Var, int]) -> float:
+    def _move_cycles(self, source: Source, tiling: Tiling) -> float:
         lane, windows = self.lane, source.windows
         if lane is None or lane not in source.depends:
-            return 4.0 / self.lanes
+            rows = panel_split(source, tiling)
+            return 4.0 / self.lanes if rows is None else self.piece_cycles(rows.most)
         steps = ((var, window.at.coeff(lane)) for var, window in windows.items())
         along, step = next(((var, step) for var, step in steps if step), (lane, 1))
         if step > 1:
@@ -177,7 +179,7 @@ class BlockSearch(TileSearch):
         near = next((var for var, stride in source.memory.terms if stride == 1), None)
         if near is None or near in windows:
             return 0.8
-        length = extents.get(near, near.extent)
+        length = tiling.extents.get(near, near.extent)
         if length < self.lanes and length != gap:
             return _GATHER_CYCLES
         return _NARROW_SQUARE_CYCLES if self.is_widened(source) else 0.8
@@ -333,7 +335,8 @@ class BlockSearch(TileSearch):
             chunks = max(self.row(vector) * self.nbytes // chunk, 1)
             apart = math.prod(var.extent for var in self.shared)
             wanted = min(wanted, max(self.target.cores, apart * chunks))
-        enough = min(wanted, _FEW_ITEMS_PER_CORE * self.target.cores)
+        few = _PACKING_ITEMS_PER_CORE if all(tiling.pack) else _FEW_ITEMS_PER_CORE
+        enough = min(wanted, few * self.target.cores)
         while tiling.items < wanted:
             finer = min(self._finer(tiling, self.nest.axes), key=self._traffic, default=None)
             if finer is None or (

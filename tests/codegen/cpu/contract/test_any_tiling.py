@@ -73,6 +73,10 @@ PROGRAMS: dict[str, tuple[Any, ...]] = {
         lambda a, q: a @ (jnp.maximum(q, 1).astype(jnp.float32) * 3),
         array(2, 19), array(19, 150, dtype=np.int8),
     ),
+    "rows side by side": (lambda a, b: a.T @ b, array(20, 1024), array(20, 33)),
+    "uneven rows side by side": (
+        lambda a, b: jnp.einsum("kmc,kn->cmn", a, b), array(20, 31, 32), array(20, 33),
+    ),
     "batched": (lambda x, w: jnp.einsum("bij,bkj->kbi", x, w), array(3, 19, 7), array(3, 33, 7)),
 }  # fmt: skip
 

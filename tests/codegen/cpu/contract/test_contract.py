@@ -71,6 +71,13 @@ def test_long_strides_collide_in_no_way_that_shows(host: Runner) -> None:
     host.check(lambda a, b: a.T @ b, array(600, 39), array(600, 135))
 
 
+@pytest.mark.parametrize("rows", [1, 2, 7, 13, 40, 1027])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, jnp.bfloat16])
+def test_rows_side_by_side(host: Runner, rows: int, dtype: Any) -> None:
+    a, b = array(2, 1031, rows).astype(dtype), array(2, 1031, 150).astype(dtype)
+    host.check(lambda a, b: jnp.einsum("bkm,bkn->bmn", a, b), a, b)
+
+
 def test_vectors(runner: Runner) -> None:
     runner.check(lambda a, b: a @ b, array(1000), array(1000))
     runner.check(lambda a, b: a @ b, array(37, 501), array(501))

@@ -318,6 +318,50 @@ def test_each_group_of_tiles_has_a_panel_of_what_is_packed() -> None:
     assert panel_split(source, replace(tiling, panels=False)) is None
 
 
+FEW_LINES = replace(Target.avx512(), l1_misses=12, l1_nbytes=32 << 10)
+
+
+@pytest.mark.parametrize(
+    ("fn", "shapes", "rows"),
+    [
+        pytest.param(transposed, ((4096, 768), (4096, 768)), 8, id="side by side"),
+        pytest.param(
+            lambda a, b: jnp.einsum("bkm,bkn->bmn", a, b), ((2, 2048, 256), (2, 2048, 256)), 8,
+            id="of each batch",
+        ),
+        pytest.param(jnp.matmul, ((64, 1024), (1024, 512)), 0, id="read as they lie"),
+        pytest.param(
+            lambda a, b: (a[::2]).T @ b, ((8192, 768), (4096, 768)), 8, id="every second step"
+        ),
+        pytest.param(
+            lambda a, b: a[:, ::2].T @ b, ((4096, 1536), (4096, 768)), 0, id="not side by side"
+        ),
+    ],
+)  # fmt: skip
+def test_rows_side_by_side_have_panels(fn: Any, shapes: Any, rows: int) -> None:
+    """A power of two of them, which one store packs."""
+    found = plan(fn, *shapes, target=FEW_LINES)
+    lane = found.tiling.lane
+    (left,) = (source for source in found.sources if lane not in source.depends)
+    packs = found.tiling.pack[found.sources.index(left)]
+    split = panel_split(left, found.tiling) if packs else None
+    assert (split.most if split is not None else 0) == rows
+    if split is not None:
+        dims, size = layout(left, found.tiling, left.dtype)
+        assert (dims[-1].stride, dims[-2].stride) == (1, rows)
+        assert (size // 16) % 2 == 1, "panels that are filled together begin on different sets"
+
+
+@pytest.mark.parametrize("fn", [transposed, jnp.matmul])
+def test_items_that_pack_both_operands_are_few(fn: Any) -> None:
+    target = replace(_cpu("cascadelake"), cores=2)
+    shapes = ((4096, 768) if fn is transposed else (768, 4096)), (4096, 768)
+    tiling = plan(fn, *shapes, target=target).tiling
+    assert all(tiling.pack) == (fn is transposed)
+    assert tiling.items >= target.cores
+    assert (tiling.items <= 2 * target.cores) == (fn is transposed)
+
+
 def test_windows_have_no_panels() -> None:
     """What neighbouring groups share is there once."""
     found = plan(
