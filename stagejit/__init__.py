@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 from stagejit.api import jit
 from stagejit.base.decisions import Decision
 from stagejit.base.enabling import disable, enable, enabled
-from stagejit.base.showing import drawn_by
+from stagejit.base.showing import drawn_by, printed_by
 from stagejit.base.threads.importing import importing
 from stagejit.errors import FallbackWarning, StagejitError
 from stagejit.options import Options
@@ -84,7 +84,14 @@ def _drawn(shown: Any) -> str:
     return html_of(shown)
 
 
+def _printed(graph: Any) -> str:
+    with importing:
+        from stagejit.graph.printer import as_text
+    return as_text(graph)
+
+
 drawn_by(_drawn)
+printed_by(_printed)
 
 
 def __getattr__(name: str) -> Any:

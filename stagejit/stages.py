@@ -132,6 +132,15 @@ class _Shown:
                 return views.of_threads(made.schedule, made.kernels, compilation.target)
         return None
 
+    def __repr__(self) -> str:
+        """What a prompt shows: nothing is compiled for it."""
+        kind = type(self).__name__
+        return f"<{kind} {self._name()}: .plan, .graph, .explanation, .picture(), .as_text()>"
+
+    def _name(self) -> str:
+        """Of the function."""
+        raise NotImplementedError
+
     def _repr_html_(self) -> str:
         """The dispatches, memory and graph, for notebooks."""
         with importing:
@@ -225,6 +234,9 @@ class Traced(_Shown, jax.stages.Traced):
                 self._planned = made, call.mark.history, signature
         return self._planned
 
+    def _name(self) -> str:
+        return str(self.fun_name)
+
     def as_text(self) -> str:
         """The text of the jaxpr."""
         return str(self.jaxpr)
@@ -260,6 +272,9 @@ class _AfterTracing(_Shown):
     @property
     def past(self) -> Past:
         return self._traced.past
+
+    def _name(self) -> str:
+        return self._traced._name()
 
 
 class Lowered(_AfterTracing, jax.stages.Lowered):

@@ -15,6 +15,7 @@ import sysconfig
 import traceback
 from pathlib import Path
 from types import TracebackType
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -25,7 +26,6 @@ from stagejit.errors import StagejitError
 
 app = typer.Typer(
     name="stagejit",
-    help="A compiler for JAX programs that shows every decision it takes.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -47,6 +47,24 @@ COMMANDS = (
 )
 for _command in COMMANDS:
     app.command()(_command)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        import jax
+
+        typer.echo(f"stagejit {stagejit.__version__}, jax {jax.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_version, is_eager=True, help="Show it, and JAX's."),
+    ] = False,
+) -> None:
+    """A compiler for JAX programs that shows every decision it takes."""
 
 
 def main() -> None:

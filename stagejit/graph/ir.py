@@ -21,7 +21,8 @@ from typing import Any
 import networkx as nx
 
 from stagejit.base.loc import UNKNOWN, Loc
-from stagejit.base.showing import html_of
+from stagejit.base.numbers import counted
+from stagejit.base.showing import Shown
 from stagejit.graph.definition import OpDef, definition_of
 from stagejit.types import TensorType
 
@@ -87,7 +88,7 @@ class Use:
     operand: int
 
 
-class Graph:
+class Graph(Shown):
     """A program: typed inputs, ops, and returned values.
 
     `donated[i]` says that the caller gives up input i, so its memory may hold a result; `bound[i]`
@@ -243,9 +244,9 @@ class Graph:
         """Whether an op is of this graph, and has not been erased."""
         return op in self._users
 
-    def _repr_html_(self) -> str:
-        """Its picture, for notebooks."""
-        return html_of(self)
+    def __repr__(self) -> str:
+        inputs, ops = counted(len(self.inputs), "input"), counted(len(self), "op")
+        return f"<graph @{self.name}: {inputs}, {ops}>"
 
     def __len__(self) -> int:
         ops = len(self._made) if self._linked is None else int(self._linked.number_of_nodes())

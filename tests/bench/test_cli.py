@@ -8,9 +8,11 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import jax
 import pytest
 from typer.testing import CliRunner, Result
 
+import stagejit
 from stagejit.bench import cli
 
 PROGRAM = """
@@ -40,6 +42,12 @@ def test_list(run: Callable[..., Result]) -> None:
     assert result.exit_code == 0
     assert "dense_block" in result.output
     assert "tiny_mlp_grad" in result.output
+
+
+def test_version(run: Callable[..., Result]) -> None:
+    result = run("--version")
+    assert result.exit_code == 0
+    assert result.output == f"stagejit {stagejit.__version__}, jax {jax.__version__}\n"
 
 
 def test_bench_prints_tables_and_writes_json(run: Callable[..., Result], tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ class Panel:
         return Section(self.title, joined([drawn, Markup(self.details)]), self.note, self.is_open)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Picture:
     """A picture of one stage. what: its name, as in `lowered.picture(what)`. title: of the whole.
 
@@ -63,6 +63,10 @@ class Picture:
     def html(self) -> str:
         """A page of its own."""
         return page.page(self.title, self._sections(), note=self.note)
+
+    def __repr__(self) -> str:
+        """What a prompt shows, which cannot draw."""
+        return f"<picture of {self.title}: {self.what}; .save('{self.what}.html') writes it>"
 
     def _repr_html_(self) -> str:
         return page.fragment(self.title, self._sections(), note=self.note)

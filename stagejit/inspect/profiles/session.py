@@ -185,6 +185,10 @@ class Profile:
     def __str__(self) -> str:
         return self.as_text()
 
+    def __repr__(self) -> str:
+        """The table, which is what a prompt shows; a debugger may ask before there is one."""
+        return "<a profile whose block has not ended>" if self._taken is None else str(self)
+
     def as_html(self) -> str:
         """A page of its own, which loads nothing."""
         return pages.page(self._known())

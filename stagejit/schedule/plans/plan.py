@@ -151,7 +151,7 @@ class Delegated:
     loc: Loc = UNKNOWN
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Plan:
     """The schedule of one function. Dispatches are in execution order.
 
@@ -167,9 +167,9 @@ class Plan:
     barriers: tuple[Barrier, ...]
     buffers: tuple[Buffer, ...]
     delegated: tuple[Delegated, ...] = ()
-    decisions: tuple[Decision, ...] = field(default=(), repr=False)
+    decisions: tuple[Decision, ...] = ()
     scalars: tuple[HostScalar, ...] = ()
-    packs: tuple[Pack, ...] = field(default=(), repr=False)
+    packs: tuple[Pack, ...] = ()
 
     def at(self, **scalars: int) -> Plan:
         """The plan of one call: exact ranges for these values of scalar arguments (of a body's
@@ -375,6 +375,8 @@ class Plan:
 
     def __str__(self) -> str:
         return self.as_text()
+
+    __repr__ = __str__  # what a prompt shows
 
     def _repr_html_(self) -> str:
         """Its pictures and tables, for notebooks."""
