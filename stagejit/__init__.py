@@ -86,7 +86,7 @@ def _drawn(shown: Any) -> str:
 
 def _printed(graph: Any) -> str:
     with importing:
-        from stagejit.graph.printer import as_text
+        from stagejit.graph.text.printer import as_text
     return as_text(graph)
 
 

@@ -15,7 +15,7 @@ import functools
 import inspect
 import warnings
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, overload
 
 import jax
@@ -23,7 +23,7 @@ import jax
 from stagejit.base.threads.importing import importing
 from stagejit.compat import hide_frames
 from stagejit.errors import FallbackWarning, OptionsError
-from stagejit.options import TARGETS, Options, checked
+from stagejit.options import TARGETS, Options, checked, suggested
 from stagejit.runtime.lowering import embedding, fallback, seams
 from stagejit.runtime.lowering.marks import Mark
 
@@ -80,6 +80,7 @@ def jit(
     and `.lower` return shows our stages as well.
     Raises what jax.jit raises for a wrong `fun` or wrong arguments; OptionsError.
     """
+    require_known("jit", jit_options)
     if fun is _NO_FUNCTION:
         return functools.partial(jit, options=options, **jit_options)
     options = _with_backend(checked(options), jit_options)
@@ -93,6 +94,25 @@ def jit(
     from stagejit.gpu_calls import GpuFunction  # see Note [Import time]
 
     return GpuFunction(jitted, options)
+
+
+def require_known(function: str, jit_options: Collection[str], own: Collection[str] = ()) -> None:
+    """Raises TypeError, as Python does, for a name that neither jax.jit nor `function` takes, and
+    says what was meant. own: names that `function` takes."""
+    known = ["options", *own, *_of_jax_jit()] if jit_options else []
+    for name in jit_options:
+        if name in known:
+            continue
+        meant = suggested(name, known)
+        if name in (each.name for each in fields(Options)):
+            meant = f"it is one of the options: options=stagejit.Options({name}=...)"
+        raise TypeError(f"{function}() got an unexpected keyword argument {name!r}: {meant}")
+
+
+@functools.cache
+def _of_jax_jit() -> tuple[str, ...]:
+    parameters = inspect.signature(jax.jit).parameters.values()
+    return tuple(each.name for each in parameters if each.kind is each.KEYWORD_ONLY)
 
 
 def _with_backend(options: Options | None, jit_options: dict[str, Any]) -> Options | None:

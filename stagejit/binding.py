@@ -10,18 +10,20 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from stagejit.api import Traceable, jit
+from stagejit.api import Traceable, jit, require_known
 from stagejit.base.extension import line_of
+from stagejit.base.numbers import counted
 from stagejit.base.threads.locks import new_lock
 from stagejit.errors import OptionsError
-from stagejit.options import Options, suggested
+from stagejit.options import Options
 from stagejit.runtime.waiting import wait_for_calls
 from stagejit.trace.weights import Budget, Reading, Weight, changing, tables_of, weight_p
 
@@ -77,6 +79,7 @@ def bind(
     if weights not in (None, *get_args(Form)):
         raise OptionsError(
             f"weights is {weights!r}",
+            loc=line_of(),
             next_step=f"give None, or one of {', '.join(map(repr, get_args(Form)))}",
         )
     if not callable(fun):
@@ -90,19 +93,9 @@ def bind(
             raise OptionsError(
                 f"{name} is {most!r}", loc=line_of(), next_step="give a number, at least 0"
             )
-    _require_known(jit_options)
+    require_known("bind", jit_options, ("weights", "budget_ms", "budget_nbytes"))
     budget = Budget(budget_ms, budget_nbytes)
     return Bound(fun, params, weights, budget, options, jit_options)
-
-
-def _require_known(jit_options: Iterable[str]) -> None:
-    """Raises TypeError, as Python does, for a name that neither `bind` nor jax.jit takes."""
-    of_both = {**inspect.signature(bind).parameters, **inspect.signature(jax.jit).parameters}
-    known = [name for name, one in of_both.items() if one.kind is one.KEYWORD_ONLY]
-    for name in jit_options:
-        if name not in known:
-            what = f"bind() got an unexpected keyword argument {name!r}"
-            raise TypeError(f"{what}: {suggested(name, known)}")
 
 
 class Bound(Traceable):
@@ -168,7 +161,8 @@ class Bound(Traceable):
         leaves, tree = jax.tree_util.tree_flatten_with_path(params)
         if tree != self._tree:
             raise OptionsError(
-                f"update() got {tree}, and {self._tree} is bound",
+                f"update() got parameters of another structure: {_difference(tree, self._tree)}",
+                loc=line_of(),
                 next_step="give parameters of the same structure, or bind anew",
             )
         with self._lock:
@@ -181,6 +175,7 @@ class Bound(Traceable):
                     raise OptionsError(
                         f"update() got {leaf!r} for {_name(path)}, which is no array: {known!r} is "
                         "compiled in",
+                        loc=line_of(),
                         next_step="bind anew, or make it an array",
                     )
             wait_for_calls()  # which may still read the weights
@@ -236,7 +231,8 @@ class Bound(Traceable):
         return Bound, (fun, jax.tree_util.tree_unflatten(self._tree, leaves), *others)
 
     def __repr__(self) -> str:
-        return f"stagejit.bind({getattr(self, '__name__', 'f')}, {len(self._weights())} weights)"
+        weights = counted(len(self._weights()), "weight")
+        return f"stagejit.bind({getattr(self, '__name__', 'f')}, {weights})"
 
 
 def _remaining(fun: Callable[..., Any], leaves: Sequence[Any], tree: Any) -> Callable[..., Any]:
@@ -265,6 +261,27 @@ def _name(path: Any) -> str:
     return "params" + jax.tree_util.keystr(path)
 
 
+def _difference(given: Any, bound: Any) -> str:
+    """The first name that only one of two structures has; trees of many layers are long."""
+    names = [
+        [
+            _name(path)
+            for path, _ in jax.tree_util.tree_leaves_with_path(
+                jax.tree_util.tree_unflatten(tree, [0] * tree.num_leaves)
+            )
+        ]
+        for tree in (given, bound)
+    ]
+    missing = next((name for name in names[1] if name not in names[0]), None)
+    if missing is not None:
+        return f"{missing} is bound, and not given"
+    more = next((name for name in names[0] if name not in names[1]), None)
+    if more is not None:
+        return f"{more} is given, and not bound"
+    shown = (textwrap.shorten(str(tree), 200, placeholder="...") for tree in (given, bound))
+    return " for ".join(shown)
+
+
 def _is_array(leaf: Any) -> bool:
     return isinstance(leaf, jax.Array | np.ndarray | np.generic)
 
@@ -274,17 +291,21 @@ def _array(name: str, leaf: Any) -> tuple[Any, bool]:
     if isinstance(leaf, jax.core.Tracer):
         raise OptionsError(
             f"{name} is a traced value",
+            loc=line_of(),
             next_step="bind arrays, outside of jit and grad; inside, call the function itself",
         )
     if not isinstance(leaf, jax.Array):
         with jax.ensure_compile_time_eval():  # a constant, also inside of a jit
             return jnp.array(leaf, copy=True), True
     if leaf.is_deleted():
-        raise OptionsError(f"{name} is deleted", next_step="bind arrays that are there")
+        raise OptionsError(
+            f"{name} is deleted", loc=line_of(), next_step="bind arrays that are there"
+        )
     devices = leaf.devices()
     if len(devices) != 1 or next(iter(devices)).platform != "cpu":
         raise OptionsError(
             f"{name} is on {', '.join(map(str, devices))}",
+            loc=line_of(),
             next_step="bind arrays of one device of the CPU, as jax.device_put makes them",
         )
     return leaf, False
@@ -296,6 +317,7 @@ def _require_same(weight: Weight, array: Any) -> None:
         raise OptionsError(
             f"update() got {aval.str_short()} for {weight.name}, which is "
             f"{weight.aval.str_short()}",
+            loc=line_of(),
             next_step="give arrays of the same shapes and types, or bind anew",
         )
 

@@ -119,7 +119,6 @@ def without_addresses(error: Exception) -> str:
         ({"static_argnums": 1}, (X, [1])),
         ({"static_argnums": 7}, (X, X)),
         ({"donate_argnums": 0, "donate_argnames": "nothing"}, (X, X)),
-        ({"no_such_option": 1}, (X, X)),
     ],
 )
 def test_errors_are_jax_own(options: dict[str, Any], args: Any) -> None:
@@ -131,6 +130,27 @@ def test_errors_are_jax_own(options: dict[str, Any], args: Any) -> None:
     with pytest.raises(type(theirs.value)) as ours:
         stagejit.jit(f, **options)(*args)
     assert without_addresses(ours.value) == without_addresses(theirs.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("static_argnum", "did you mean 'static_argnums'?"),
+        ("verify", "it is one of the options: options=stagejit.Options(verify=...)"),
+        ("no_such_option", "known names: options, "),
+    ],
+)
+def test_an_unknown_keyword_is_jax_own_error_that_says_what_was_meant(
+    name: str, meant: str
+) -> None:
+    with pytest.raises(TypeError) as theirs:
+        jax.jit(len, **{name: 1})
+    for decorate in (functools.partial(stagejit.jit, len), stagejit.jit):
+        with pytest.raises(TypeError) as ours:
+            decorate(**{name: 1})
+        said = f"jit() got an unexpected keyword argument {name!r}"
+        assert str(theirs.value).startswith(said)
+        assert str(ours.value).startswith(f"{said}: {meant}")
 
 
 def test_errors_inside_the_function_show_the_users_frames_only() -> None:

@@ -263,6 +263,35 @@ def test_arrays_that_are_gone_cannot_be_bound() -> None:
     assert_close(bound(X), before)
 
 
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            lambda params: {**params, "more": jnp.ones(2)},
+            r"params\['more'\] is given, and not bound",
+        ),
+        (lambda params: {"w": params["w"]}, r"params\['\w+'\] is bound, and not given"),
+        (lambda params: {**params, "w": [params["w"]]}, "is bound, and not given"),
+        (lambda params: {**params, "w": jnp.ones(2)}, r"got float32\[2\] for params\['w'\]"),
+    ],
+)
+def test_an_update_that_does_not_fit_says_where_and_what(change: Any, message: str) -> None:
+    params = layers()
+    bound = stagejit.bind(network, params)
+    with pytest.raises(OptionsError, match=message) as caught:
+        bound.update(change(params))
+    assert caught.value.loc.file == __file__
+
+
+def test_an_update_of_another_container_does_not_fill_the_screen() -> None:
+    params = [jnp.ones(2)] * 200
+    bound = stagejit.bind(lambda p, x: p[0] + x, params)
+    assert repr(bound) == "stagejit.bind(<lambda>, 200 weights)"
+    with pytest.raises(OptionsError, match="of another structure: PyTreeDef") as caught:
+        bound.update(tuple(params))
+    assert len(caught.value.what) < 600
+
+
 def interrupt(monkeypatch: Any, work: Any) -> None:
     """Another thread does the work when one has evaluated what it is about to put, the first
     time."""
@@ -500,7 +529,6 @@ def test_an_update_tells_numbers_that_are_compiled_in_by_their_bits(known: Any, 
             lambda p: {**p, "w": p["w"].astype(jnp.float16)},
             r"got float16\[8,16\] for params\['w'\]",
         ),
-        (lambda p: {**p, "more": p["w"]}, "is bound"),
     ],
 )
 def test_update_refuses_what_would_have_to_be_compiled(change: Any, message: str) -> None:

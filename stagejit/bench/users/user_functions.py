@@ -3,7 +3,8 @@
 Input: `package.module:function` or `FILE.py:function`, and the text of arguments. Output:
 `UserCall`s. Invariant: the text of arguments runs no code: it is read as the arguments of a call,
 made of literals, `f32[8,16]` for an array of that type and shape, `"x.npy"` for that of a file,
-lists, tuples, dictionaries, and names of the module.
+lists, tuples, dictionaries, names of the module, and their items, as `params["w"]`; `*examples` and
+`**settings` are those of a tuple and of a dictionary.
 
     python -m stagejit picture model.py:loss --args "params, f32[32,64], scale=0.5" -o loss.html
 
@@ -18,7 +19,7 @@ import inspect
 import os
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
@@ -169,9 +170,30 @@ def arguments_of(text: str, module: ModuleType) -> tuple[tuple[Any, ...], dict[s
         raise BenchError(f"{text!r} are no arguments", next_step=_EXAMPLE) from None
     if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
         raise BenchError(f"{text!r} are no arguments", next_step=_EXAMPLE)
-    positional = tuple(_value(each, module) for each in call.args)
-    named = {each.arg: _value(each.value, module) for each in call.keywords if each.arg}
-    return positional, named
+    positional: list[Any] = []
+    for each in call.args:
+        if isinstance(each, ast.Starred):
+            positional += _unpacked(each.value, module, "*")
+        else:
+            positional.append(_value(each, module))
+    named: dict[str, Any] = {}
+    for keyword in call.keywords:
+        if keyword.arg is None:
+            named |= _unpacked(keyword.value, module, "**")
+        else:
+            named[keyword.arg] = _value(keyword.value, module)
+    return tuple(positional), named
+
+
+def _unpacked(node: ast.expr, module: ModuleType, stars: str) -> Any:
+    """What stands after a star, or two."""
+    found, kind = _value(node, module), Sequence if stars == "*" else Mapping
+    if not isinstance(found, kind):
+        wanted = "a tuple or a list" if stars == "*" else "a dictionary"
+        raise BenchError(
+            f"{stars}{ast.unparse(node)} is a {type(found).__name__}", next_step=f"give {wanted}"
+        )
+    return found
 
 
 def _value(node: ast.expr, module: ModuleType) -> Any:
@@ -189,11 +211,23 @@ def _value(node: ast.expr, module: ModuleType) -> Any:
         case ast.Dict(keys=keys, values=values) if all(keys):
             pairs = zip(keys, values, strict=True)
             return {_value(key, module): _value(value, module) for key, value in pairs if key}
-        case ast.Subscript(value=ast.Name(id=name), slice=sizes):
+        case ast.Subscript(value=ast.Name(id=name), slice=sizes) if not hasattr(module, name):
             return _array(name, sizes, ast.unparse(node))
+        case ast.Subscript(value=of, slice=key):
+            return _item(_value(of, module), _value(key, module), ast.unparse(node))
         case ast.Name() | ast.Attribute():
             return _attribute(module, ast.unparse(node))
     raise BenchError(f"{ast.unparse(node)!r} is no argument", next_step=_EXAMPLE)
+
+
+def _item(of: Any, key: Any, text: str) -> Any:
+    try:
+        return of[key]
+    except (LookupError, TypeError) as error:
+        what = f"{type(error).__name__}: {error}"
+        raise BenchError(
+            f"there is no {text}: {what}", next_step="name one that is there"
+        ) from None
 
 
 def _stored(name: str) -> Any:

@@ -23,6 +23,8 @@ from stagejit.inspect.explain.notes import Between, Facts, Home
 _MOST_NAMED = 6
 _MOST_SAID = 8  # pairs of dispatches, of lines that became many
 
+_A_LINE = re.compile(r"(.*:)?\d+")  # of a file
+
 Asked = str | int
 
 
@@ -39,8 +41,19 @@ class _Subject:
     buffer: str = ""
 
 
-def why(facts: Facts, a: Asked, b: Asked) -> str:
+class Answer(str):
+    """Sentences, which a prompt shows as they are."""
+
+    __slots__ = ()
+    __repr__ = str.__str__
+
+
+def why(facts: Facts, a: Asked, b: Asked) -> Answer:
     """See `Explanation.why`."""
+    return Answer(_why(facts, a, b))
+
+
+def _why(facts: Facts, a: Asked, b: Asked) -> str:
     if facts.left_to_xla:
         return f"JAX runs this call without stagejit: {facts.left_to_xla}."
     one, other = _subject(facts, a), _subject(facts, b)
@@ -50,16 +63,30 @@ def why(facts: Facts, a: Asked, b: Asked) -> str:
         body = f"inside @{inside.dispatch}, which XLA runs: its {inside.which}"
         found = [_subject(inside.facts, each) for each in (a, b)]
         if all(found):
-            return f"{body}\n{why(inside.facts, a, b)}"
+            return f"{body}\n{_why(inside.facts, a, b)}"
         if any(found) and (one or other):
             apart = f"{a if found[0] else b} is {body}; nothing is fused across its border."
             return apart[0].upper() + apart[1:]
     missing = a if one is None else b
+    if lines := _lines(facts, str(missing)):
+        raise OptionsError(f"there is no op of line {missing} in {facts.name}", next_step=lines)
     raise OptionsError(
         f"there is no dispatch, line or op {missing!r} in {facts.name}",
         next_step=f"{_close(facts, str(missing))}name what a text shows: '@contract.1', "
         "'net.py:7', 7, a function of yours, '%5' of as_text('graph'), or 't0' of the plan",
     )
+
+
+def _lines(facts: Facts, asked: str) -> str:
+    """Which lines there are, where one is asked for; no more than fit a sentence."""
+    if not _A_LINE.fullmatch(asked):
+        return ""
+    locs = sorted({(h.loc.file, h.loc.line): h.loc for h in facts.homes if h.loc}.items())
+    by_file: dict[str, list[str]] = {}
+    for _, loc in locs:
+        by_file.setdefault(loc.short.rpartition(":")[0], []).append(str(loc.line))
+    known = [f"{_some(lines)} of {file}" for file, lines in by_file.items()]
+    return f"lines with ops are {_some(known)}" if known else ""
 
 
 def _close(facts: Facts, name: str) -> str:
@@ -78,7 +105,7 @@ def _close(facts: Facts, name: str) -> str:
 
 def _subject(facts: Facts, asked: Asked) -> _Subject | None:
     name = str(asked).strip()
-    if re.fullmatch(r".*\.\w+:\d+|.*:\d+|\d+", name):
+    if _A_LINE.fullmatch(name):
         return _line(facts, name)
     ways = (_dispatch, _op, _function, _buffer)
     return next(filter(None, (way(facts, name) for way in ways)), None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from types import ModuleType
 
@@ -17,6 +18,8 @@ SOURCE = """
 import jax.numpy as jnp
 import stagejit
 params = {"w": jnp.ones((8, 3))}
+examples = (2.0, params)
+settings = {"scale": 3.0}
 class Model:
     @staticmethod
     def apply(x):
@@ -46,6 +49,15 @@ def test_a_function_of_a_file(file: Path) -> None:
     lowered = call.lower()
     assert isinstance(lowered, Lowered)
     assert lowered.out_info.shape == ()
+
+
+def test_items_and_all_of_a_tuple_and_a_dictionary(file: Path) -> None:
+    call = call_of(f"{file}:loss", "*examples, **settings")
+    assert call.args == (2.0, call.args[1])
+    assert call.kwargs == {"scale": 3.0}
+    item = call_of(f"{file}:loss", "examples[0], {'w': params['w']}")
+    assert item.args[0] == 2.0
+    assert item.args[1]["w"].shape == (8, 3)
 
 
 def test_a_function_of_a_module(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,14 +116,20 @@ def test_arguments(text: str, args: object) -> None:
         ("f32[n]", "has no shape"),
         ("f32[-1]", "has no shape"),
         ("f33[2]", "is no type"),
+        ('params["v"]', "there is no params['v']: KeyError: 'v'"),
+        ("params[0, 1]", "there is no params"),
+        ("*params", "*params is a dict"),
+        ("**examples", "**examples is a tuple"),
         ("nothing", "has no 'nothing'"),
         ("1) + f(2", "are no arguments"),
         ("1,,", "are no arguments"),
     ],
 )
 def test_other_arguments_are_refused(text: str, message: str) -> None:
-    with pytest.raises(BenchError, match=message):
-        arguments_of(text, ModuleType("m"))
+    module = ModuleType("m")
+    vars(module).update(params={"w": 1}, examples=(1, 2))
+    with pytest.raises(BenchError, match=re.escape(message)):
+        arguments_of(text, module)
 
 
 @pytest.mark.parametrize(

@@ -136,7 +136,10 @@ def as_text(taken: Taken, most: int) -> str:
     if not taken.rows and taken.on_gpu:
         return "\n".join(on_gpu.lines(taken.on_gpu)) + "\n"
     if not taken.rows:
-        return "no staged function was called in the block of this profile\n"
+        return (
+            "no staged function was called in the block of this profile: those of jax.jit are "
+            "staged only in `with stagejit.enabled():`\n"
+        )
     peaks = of_this_machine()
     lines = [_HEAD, *_table(rows, total, peaks)[:most]]
     rest = rows[most:]
