@@ -20,6 +20,7 @@ from stagejit.base.machine import FRESH_FROM_NBYTES
 from stagejit.codegen.choices import cheapest
 from stagejit.codegen.closed import ClosedRegion
 from stagejit.codegen.costs import element_code, region_seconds
+from stagejit.codegen.cpu.repeats import repeats_of, steps_of
 from stagejit.codegen.elements.abreast import CLAMPED, MOST_ABREAST, PICKED, index_operations
 from stagejit.codegen.elements.elements import Memory
 from stagejit.codegen.elements.register_tiles import best_tile, rows_are_a_loop
@@ -37,7 +38,6 @@ from stagejit.codegen.nest.tree import (
     Parallel,
     Tail,
     Within,
-    everywhere,
     vectors,
 )
 from stagejit.codegen.places.accesses import between_lanes
@@ -99,8 +99,8 @@ class _Policy:
     ) -> None:
         self.loops, self.target, self.emitter, self.lanes = loops, target, emitter, loops.lanes
         self.elements = emitter.elements
-        stores = Stores(loops.region, self.elements, memory, loops.offsets, loops.streamed)
-        self.store = Do("store", lambda: stores.write(enumerate(loops.places)))
+        self.stores = Stores(loops.region, self.elements, memory, loops.offsets, loops.streamed)
+        self.store = Do("store", lambda: self.stores.write(enumerate(loops.places)))
         (variables,), vector, between = loops.groups, loops.vector, loops.between
         ranked = None if between or not vector else best_tile(variables, vector, loops.forms)
         self.tile = ranked.best if ranked else None
@@ -108,7 +108,10 @@ class _Policy:
             emitter.chose(ranked.choice.name, ranked.choice.reason)
         ahead, tile = loops.ahead, self.tile
         self.elements.ahead = ahead.along(tile, self.lanes) if ahead and tile else ahead
-        self.outer = [var for var in variables if var not in (vector, self.tile, between)]
+        outer = [var for var in variables if var not in (vector, self.tile, between)]
+        alone = self.tile is not None or vector is None
+        self.repeats = () if alone else repeats_of(loops, outer, between)
+        self.outer = [var for var in outer if var not in self.repeats]
         self.stride = between.extent if between else _stores_between(loops.region)
         self.code = element_code(loops.region)
         gathers = [op for op in loops.region.ops if op.definition.is_gather]
@@ -150,7 +153,8 @@ class _Policy:
         """Vectors, and the elements between the lanes of each. A row of few of them is straight
         code."""
         between = self.loops.between
-        body: Node = everywhere([between], self.store) if between else self.store
+        inner = [*self.repeats, *([between] if between else [])]
+        body: Node = self._steps(inner) if inner else self.store
         if self.stride > 1:
             body = self.emitter.interleaved(self.stride, body)
         count = -(-vector.extent // self.lanes)
@@ -159,6 +163,16 @@ class _Policy:
         how = "straight code" if straight else "a loop"
         self.emitter.chose("row", f"{how}, {tail}: {count} vectors of {self.code:.3g} operations")
         return vectors(vector, self.lanes, body, tail=tail, straight=straight)
+
+    def _steps(self, variables: Sequence[Var]) -> Do:
+        """All steps of loops without code of their own; see Note [Repeated elements]."""
+        steps, places = steps_of(variables), self.loops.places
+        if self.repeats:
+            reason = f"{len(steps)} stores of what is evaluated once, or mostly"
+            self.emitter.chose("repeat", reason)
+        return Do(
+            f"store {len(steps)} times", lambda: self.stores.write_steps(steps, enumerate(places))
+        )
 
     def _masked(self, vector: Var) -> bool:
         """Whether the last vector, which is not full, is one of the loop as all others are, so that
@@ -183,7 +197,9 @@ class _Policy:
         loops, region = self.loops, self.loops.region
         lanes = min(self.target.vector_nbytes // 4, MOST_ABREAST)
         count = -(-vector.extent // self.lanes)
-        if self.tile or self.stride > 1 or not self.outer or self.outer[-1].extent < _FEWEST_ROWS:
+        if self.tile or self.stride > 1 or self.repeats or not self.outer:
+            return 0
+        if self.outer[-1].extent < _FEWEST_ROWS:
             return 0
         shared = index_operations(region.ops, self.places)
         if count > _MOST_ABREAST_VECTORS or count * (self.code - shared) * lanes > _STRAIGHT:

@@ -4,6 +4,11 @@ Input: a state after the forward walk. Output: homes for the dear ones. Invarian
 is never evaluated more often than once for each element of its own shape; everything else by Note
 [Recompute or store] of `groups/cost.py`, and by Note [Places].
 
+Note [Repeated]: a map that stores an element several times, side by side, evaluates it once, see
+Note [Repeated elements] of `codegen/cpu/repeats.py`. What a view repeats few times is therefore not
+stored to save evaluations, but for a transcendental, which may be evaluated for each all the same:
+by a kernel whose loops have something else to do.
+
 Note [Places]: a tree of halves, such as an associative scan, evaluates nothing twice, but where
 each element of its root is evaluated with all that it is made of, the code has every leaf: it
 doubles with each level. So an op whose code would be at many places is stored, however cheap it is.
@@ -31,6 +36,8 @@ from stagejit.index.coordinates import coordinates, keeps_row_major_order
 _LONGEST_CHAIN = 64
 # Indices at which the kernel of a group may have the code of a floating op.
 MOST_PLACES = 16
+# Times that a map stores an element that it evaluates once.
+MOST_REPEATED = 16
 _MOST_KNOWN = 64  # of such indices; what more would say is that there are too many
 
 
@@ -42,10 +49,12 @@ _Place = tuple[Any, ...]
 @dataclass
 class _Demand:
     """How often one group evaluates an op, by the place at which its code stands. `location`: where
-    in the group's space the op is, if anywhere."""
+    in the group's space the op is, if anywhere. `repeated`: how many of these evaluations follow
+    each other for one element, see Note [Repeated]."""
 
     at: dict[_Place, float]
     location: Location | None = None
+    repeated: float = 1.0
 
     @property
     def evaluations(self) -> float:
@@ -62,12 +71,18 @@ class _Demands:
     of: dict[Op, dict[Group, _Demand]] = field(default_factory=dict)
 
     def add(
-        self, op: Op, group: Group, at: Mapping[_Place, float], location: Location | None
+        self,
+        op: Op,
+        group: Group,
+        at: Mapping[_Place, float],
+        location: Location | None,
+        repeated: float,
     ) -> None:
         of_op = self.of.setdefault(op, {})
         demand = of_op.get(group)
         if demand is None:
-            demand = of_op[group] = _Demand({})
+            demand = of_op[group] = _Demand({}, repeated=repeated)
+        demand.repeated = min(demand.repeated, repeated)
         for place, evaluations in at.items():
             if place not in demand.at and len(demand.at) >= _MOST_KNOWN:
                 place = next(iter(demand.at))
@@ -124,7 +139,24 @@ def _demand_operands(
         location = (here or demand.location) if op.definition.is_elementwise else None
         if op.definition.is_reduce:
             location = Location("row", coordinates(operand.shape))
-        demands.add(operand.op, group, _wanted(op, number, demand), location)
+        repeated = _repeated(op, group) * (demand.repeated if _is_local(op) else 1.0)
+        repeated = repeated if repeated <= MOST_REPEATED else 1.0
+        demands.add(operand.op, group, _wanted(op, number, demand), location, repeated)
+
+
+def _is_local(op: Op) -> bool:
+    """Whether elements that follow each other are made of some that do."""
+    known = op.definition
+    return known.is_elementwise or known.is_view or known.is_window
+
+
+def _repeated(op: Op, group: Group) -> float:
+    """How often a map stores an element that a view repeats, one after the other."""
+    known, maps = op.definition, group.definition.is_elementwise or group.definition.is_view
+    if not (known.is_view and known.repeats and maps):
+        return 1.0
+    sizes = op.operands[0].type.size, op.result.type.size
+    return sizes[1] / sizes[0] if all(isinstance(size, int) for size in sizes) else 1.0
 
 
 def _wanted(op: Op, number: int, demand: _Demand) -> Mapping[_Place, float]:
@@ -192,6 +224,9 @@ def _too_dear(state: State, op: Op, wanted: dict[Group, _Demand]) -> str:
     chain, transcendental, leaves = _chain(state, op)
     if transcendental:
         return f"{transcendental} would be evaluated {_times(total, size)}"
+    total = sum(demand.evaluations / demand.repeated for demand in wanted.values())
+    if at_most(cast(int, total), size):
+        return ""
     readers = len(wanted)
     leaf_nbytes = sum(leaf.type.nbytes for leaf in leaves)
     again = total * chain * cost.BYTES_PER_FLOP + readers * leaf_nbytes

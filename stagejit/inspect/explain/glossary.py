@@ -41,6 +41,8 @@ CHOICES: dict[str, str] = {
     "for lines before it is their turn",
     "row": "the code of the innermost loop: straight or turning, how its last vector is cut off",
     "abreast": "short rows of a gather whose indices are computed together, in vectors",
+    "repeat": "elements that are stored several times: all of these stores follow each other, and "
+    "what they share is evaluated once",
     "rows": "how the rows of a reduction lie to the vectors, and how often the kernel passes over "
     "them; on a GPU, which threads share a row",
     "keep": "values that several passes over a row share instead of computing them again",
