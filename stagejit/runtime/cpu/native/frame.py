@@ -42,6 +42,8 @@ define ptr @sj_call(ptr %cf, ptr %words, ptr %part) nounwind {
 entry:
   %fault = alloca i64
   store i64 0, ptr %fault
+  %crew = alloca ptr
+  store ptr null, ptr %crew
 """
     return _COLLECT + _NOTED + start + _frame_ir(timed) + _end_ir() + "}\n"
 
@@ -168,7 +170,8 @@ bind:                                    ; see `weights.py`
   br label %ready
 ready:
   %error = call ptr @sj_steps(ptr %cf, ptr %start, ptr %bases, ptr %loops, ptr %rows, ptr %scratch,
-                              i64 %workers, i64 %worker.nbytes{timed(", ptr %part")})
+                              i64 %workers, i64 %worker.nbytes, ptr %crew{timed(", ptr %part")})
+  call void @sj_dismiss(ptr %crew)
   br i1 %unbound, label %unbind, label %free
 free:
 {abi.field("%read", "%table", weights.READING)}\

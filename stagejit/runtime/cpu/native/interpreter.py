@@ -56,7 +56,8 @@ def run_ir(timed: Timed) -> str:
 def _steps_ir(timed: Timed) -> str:
     return f"""
 define internal ptr @sj_steps(ptr %cf, ptr %start, ptr %bases, ptr %loops, ptr %rows, ptr %scratch,
-                              i64 %workers, i64 %worker.nbytes{timed(", ptr %part")}) nounwind {{
+                              i64 %workers, i64 %worker.nbytes, ptr %crew{timed(", ptr %part")})
+    nounwind {{
 entry:
   %threads.jobs = alloca [12 x i64], align 16
   %shared = alloca [8 x i64], align 16
@@ -117,7 +118,7 @@ define internal void @sj_iterations(ptr %shared, ptr %params, i64 %lo, i64 %hi, 
 {abi.store("i64", "%hi", "%of.threads", LOOP_NBYTES + 8, "%end.p")}\
 {timed(own)}\
   %error = call ptr @sj_steps(ptr %cf, ptr %start, ptr %bases, ptr %loops, ptr %rows, ptr %mine,
-                              i64 1, i64 0{timed(", ptr %part")})
+                              i64 1, i64 0, ptr null{timed(", ptr %part")})
   %fine = icmp eq ptr %error, null
   br i1 %fine, label %out, label %failed
 failed:
@@ -211,7 +212,7 @@ launch:
 region:
 {abi.field("%jobs", "%rest", 8)}\
   call void @sj_pfor(ptr %cf, ptr %jobs, ptr %row, i64 %word, i64 %workers, ptr %scratch,
-                     i64 %worker.nbytes{timed(", ptr %part, ptr %at, ptr %jobs")})
+                     i64 %worker.nbytes, ptr %crew{timed(", ptr %part, ptr %at, ptr %jobs")})
   br label %{done}
 call:
   %call.error = call ptr @sj_foreign(ptr %cf, ptr %rest, ptr %row)
@@ -263,7 +264,8 @@ iterations:
   %few = icmp ult i64 %most, %workers
   %threads = select i1 %few, i64 %most, i64 %workers
   call void @sj_pfor(ptr %cf, ptr %threads.jobs, ptr %shared, i64 %chunks, i64 %threads,
-                     ptr %scratch, i64 %worker.nbytes{timed(", ptr %part, ptr %at, ptr %rest")})
+                     ptr %scratch, i64 %worker.nbytes, ptr null\
+{timed(", ptr %part, ptr %at, ptr %rest")})
 {timed("  call void @sj_stamp(ptr %part, ptr %at)" + chr(10))}\
   %behind.place = add i64 %nbytes, %own.nbytes
 {abi.load("%threads.error", "ptr", "%shared", 48)}\

@@ -5,60 +5,33 @@ Input: whether the code is of the timed variant. Output: text for the module of 
 A job of `sj_pfor` is {kernel, where its addresses begin in bufs, params, total, grain, first chunk}
 (`JOB_NBYTES`; offsets in bytes); the chunks of all jobs are numbered through, job j owning
 [first[j], first[j+1]); behind the last job stands one more entry whose first chunk is `nchunks`.
+The threads are a *crew*, see `crew.py`; `sj_pfor` has one of its own where its caller gives none.
 
 Note [Late workers]: chunks are claimed from an atomic counter, the caller takes part, and it
 waits only for chunks that somebody claimed. A pool thread that starts after the last chunk was
-claimed finds none and goes. It must still find the counter, so the shared state is counted by
+claimed finds none and goes. It must still find the counter, so the state of a crew is counted by
 reference and freed by whoever lets go last; everything else (the jobs, their buffers, the
 scratch) is read only by a thread that owns a chunk, while the caller is still there.
+
+Note [From loop to loop]: a crew lives through many loops, and a thread that found no chunk of one
+may look again when the next one has begun. The counter counts down, to zero at the end of a loop,
+so nobody can claim a chunk between loops; a claim acquires what was stored before the chunks were
+given out, and all that belongs to a loop is read after a claim. Who has run chunks says so
+before he looks for those of another loop, and the caller begins that after all have said so.
 """
 
 from __future__ import annotations
 
-from stagejit.codegen.target import Target
 from stagejit.runtime import ffi_abi as abi
-from stagejit.runtime.cpu.native import sheets, stamps
+from stagejit.runtime.cpu.native import crew, sheets, stamps
 
 JOB_NBYTES = 48
 _SPINS_BEFORE_YIELD = 4096
 
-# The shared state of one parallel loop. The two counters that everybody writes are lines apart.
-_NEXT, _DONE, _REFS, _IDS = 0, 64, 128, 136
-_CHUNKS, _JOBS, _BUFS, _SCRATCH, _STRIDE = 192, 200, 208, 216, 224
-# Of the timed variant: the caller's part, where the jobs' slots are, from one part to the next.
-_PART, _PLACE, _PART_NBYTES = 232, 240, 248
-_STATE_NBYTES = 256
-
-
-_NEW_STATE = [
-    (_NEXT, "i64", "0"),
-    (_DONE, "i64", "0"),
-    (_REFS, "i64", "%refs"),
-    (_IDS, "i64", "0"),
-    (_CHUNKS, "i64", "%nchunks"),
-    (_JOBS, "ptr", "%jobs"),
-    (_BUFS, "ptr", "%bufs"),
-    (_SCRATCH, "ptr", "%scratch"),
-    (_STRIDE, "i64", "%stride"),
-]
-_SCHEDULE_ARGS = [
-    (0, "i64", "40"),
-    (8, "ptr", "null"),
-    (16, "ptr", "%ctx"),
-    (24, "ptr", "@sj_task"),
-    (32, "ptr", "%state"),
-]
-
-
-_PART_STATE = [
-    (_PART, "ptr", "%part"),
-    (_PLACE, "ptr", "%place"),
-    (_PART_NBYTES, "i64", "%part.nbytes"),
-]
 # Parts of late workers may be gone: only their addresses are computed.
 _OWN_PART = f"""\
-{abi.load("%callers", "ptr", "%state", _PART)}\
-{abi.load("%part.nbytes", "i64", "%state", _PART_NBYTES)}\
+{abi.load("%callers", "ptr", "%state", crew.PART)}\
+{abi.load("%part.nbytes", "i64", "%state", crew.PART_NBYTES)}\
   %part.offset = mul i64 %worker, %part.nbytes
   %part = getelementptr i8, ptr %callers, i64 %part.offset
 """
@@ -68,10 +41,12 @@ _SINCE = """\
   %since = phi i64 [0, %entry], [%now, %go]
   %job.since = phi i64 [0, %entry], [%job.begin, %go]
   %its.place = phi ptr [null, %entry], [%job.place, %go]
+  %its.part = phi ptr [null, %entry], [%part, %go]
 """
 _BEGIN_CHUNK = f"""\
-{abi.load("%jobs.place", "ptr", "%state", _PLACE)}\
-{abi.load("%all.jobs", "ptr", "%state", _JOBS)}\
+{_OWN_PART}\
+{abi.load("%jobs.place", "ptr", "%state", crew.PLACE)}\
+{abi.load("%all.jobs", "ptr", "%state", crew.JOBS)}\
   %jobs.at = ptrtoint ptr %all.jobs to i64
   %job.at = ptrtoint ptr %job to i64
   %job.distance = sub i64 %job.at, %jobs.at
@@ -96,32 +71,33 @@ _END_CHUNK = """\
   %now = call i64 @sj_worked(ptr %part, ptr %job.place, i64 %chunk.begin)
 """
 _END_CHUNKS = """\
-  call void @sj_event(ptr %part, ptr %its.place, i64 %job.since, i64 %since)
-  call void @sj_left(ptr %part, i64 %began, i64 %since)
+  call void @sj_event(ptr %its.part, ptr %its.place, i64 %job.since, i64 %since)
+  call void @sj_left(ptr %its.part, i64 %began, i64 %since)
 """
 
 
 def run_ir(timed: stamps.Timed) -> str:
-    """What a thread does in a parallel loop, and the end of the shared state."""
+    """What a thread does in a parallel loop."""
     last = "go" if timed("go") else "run"
     return f"""
 ; Claim and run chunks until none is left, then report how many.
 define internal void @sj_run(ptr %state, i64 %worker) nounwind {{
 entry:
-{abi.field("%done", "%state", _DONE)}{abi.load("%chunks", "i64", "%state", _CHUNKS)}\
-{timed(_OWN_PART)}\
+{abi.field("%done", "%state", crew.DONE)}\
   br label %claim
 claim:
   %ran = phi i64 [0, %entry], [%ran.next, %{last}]
   %from = phi ptr [null, %entry], [%job, %{last}]
 {timed(_SINCE)}\
-  %chunk = atomicrmw add ptr %state, i64 1 monotonic
-  %mine = icmp ult i64 %chunk, %chunks
+  %left = atomicrmw sub ptr %state, i64 1 acquire
+  %mine = icmp sgt i64 %left, 0
   br i1 %mine, label %owned, label %finished
 owned:
-{abi.load("%jobs", "ptr", "%state", _JOBS)}{abi.load("%all.bufs", "ptr", "%state", _BUFS)}\
-{abi.load("%scratch.base", "ptr", "%state", _SCRATCH)}\
-{abi.load("%stride", "i64", "%state", _STRIDE)}\
+{abi.load("%chunks", "i64", "%state", crew.CHUNKS)}\
+  %chunk = sub i64 %chunks, %left
+{abi.load("%jobs", "ptr", "%state", crew.JOBS)}{abi.load("%all.bufs", "ptr", "%state", crew.BUFS)}\
+{abi.load("%scratch.base", "ptr", "%state", crew.SCRATCH)}\
+{abi.load("%stride", "i64", "%state", crew.STRIDE)}\
   %first.time = icmp eq ptr %from, null
   %start = select i1 %first.time, ptr %jobs, ptr %from
   br label %search
@@ -158,46 +134,35 @@ report:
 out:
   ret void
 }}
-
-define internal void @sj_unref(ptr %state) nounwind {{
-{abi.field("%refs", "%state", _REFS)}\
-  %was = atomicrmw sub ptr %refs, i64 1 acq_rel
-  %last = icmp eq i64 %was, 1
-  br i1 %last, label %drop, label %out
-drop:
-  call void @free(ptr %state)
-  br label %out
-out:
-  ret void
-}}
-
 """
 
 
+# What a crew is told of a loop.
+_LOOP = [
+    (crew.CHUNKS, "i64", "%nchunks"),
+    (crew.JOBS, "ptr", "%jobs"),
+    (crew.BUFS, "ptr", "%bufs"),
+    (crew.SCRATCH, "ptr", "%scratch"),
+    (crew.STRIDE, "i64", "%stride"),
+]
+_PART_LOOP = [
+    (crew.PART, "ptr", "%part"),
+    (crew.PLACE, "ptr", "%place"),
+    (crew.PART_NBYTES, "i64", "%part.nbytes"),
+]
 # The caller's own iterations have stamps, too: those of the region go on from where it began.
 _BEFORE = abi.load("%part.nbytes", "i64", "%part", sheets.STRIDE) + abi.load(
     "%since", "i64", "%part", sheets.LAST
 )
 _JOINED = """\
   store i64 %since, ptr %since.p
-  call void @sj_joined(ptr %part, ptr %at, i64 %workers)
+  call void @sj_joined(ptr %part, ptr %at, i64 %threads)
 """
 
 
 def pfor_ir(timed: stamps.Timed) -> str:
-    new_state = [*_NEW_STATE, *_PART_STATE] if timed("part") else _NEW_STATE
-    declare_pause, pause = _pause_ir()
-    return f"""{declare_pause}
-; Runs on a thread of the pool, perhaps long after the loop has ended: see Note [Late workers].
-define internal void @sj_task(ptr %state) nounwind {{
-{abi.field("%ids", "%state", _IDS)}\
-  %before = atomicrmw add ptr %ids, i64 1 monotonic
-  %worker = add i64 %before, 1
-  call void @sj_run(ptr %state, i64 %worker)
-  call void @sj_unref(ptr %state)
-  ret void
-}}
-
+    loop = [*_LOOP, *_PART_LOOP] if timed("part") else _LOOP
+    return f"""
 define internal void @sj_wait(ptr %counter, i64 %wanted) nounwind {{
 entry:
   br label %check
@@ -211,7 +176,7 @@ again:
   %long = icmp ugt i64 %spins.next, {_SPINS_BEFORE_YIELD}
   br i1 %long, label %yield, label %spin
 spin:
-{pause}  br label %check
+{crew.pause()}  br label %check
 yield:
   %ignored = call i32 @sched_yield()
   br label %check
@@ -220,69 +185,43 @@ out:
 }}
 
 define void @sj_pfor(ptr %cf, ptr %jobs, ptr %bufs, i64 %nchunks, i64 %threads,
-                     ptr %scratch, i64 %stride\
+                     ptr %scratch, i64 %stride, ptr %crew\
 {timed(", ptr %part, ptr %at, ptr %place")}) nounwind {{
 entry:
 {timed(_BEFORE)}\
-  %args = alloca [5 x i64], align 16
-  %local = alloca [{_STATE_NBYTES} x i8], align 64
+  %mine = alloca ptr
+  store ptr null, ptr %mine
+  %local = alloca [{crew.STATE_NBYTES} x i8], align 64
   %fewer = icmp ult i64 %nchunks, %threads
   %workers = select i1 %fewer, i64 %nchunks, i64 %threads
+  %given = icmp ne ptr %crew, null
+  %members = select i1 %given, ptr %crew, ptr %mine
   %helpers = icmp ugt i64 %workers, 1
-  br i1 %helpers, label %shared, label %alone
+  br i1 %helpers, label %shared, label %setup
 shared:
-  %heap = call ptr @aligned_alloc(i64 64, i64 {_STATE_NBYTES})
-  %got = icmp ne ptr %heap, null
-  br i1 %got, label %setup, label %alone
-alone:
+  %found = call ptr @sj_crew(ptr %members, i64 %threads)
   br label %setup
 setup:
-  %state = phi ptr [%heap, %shared], [%local, %alone]
-  %refs = phi i64 [%workers, %shared], [1, %alone]
-{abi.fill("%state", new_state)}\
-  %forks = icmp ugt i64 %refs, 1
-  br i1 %forks, label %fork, label %serial
-serial:
-  call void @sj_run(ptr %state, i64 0)
-{timed(_JOINED)}\
-  ret void
+  %heap = phi ptr [%found, %shared], [null, %entry]
+  %forks = icmp ne ptr %heap, null
+  %state = select i1 %forks, ptr %heap, ptr %local
+{abi.fill("%state", loop)}\
+{abi.field("%done", "%state", crew.DONE)}\
+  store atomic i64 0, ptr %done monotonic, align 8
+  store atomic i64 %nchunks, ptr %state release, align 8
+  br i1 %forks, label %fork, label %run
 fork:
-{abi.load("%api", "ptr", "%cf", abi.FRAME_API)}{abi.load("%ctx", "ptr", "%cf", abi.FRAME_CONTEXT)}\
-{abi.load("%schedule", "ptr", "%api", abi.API_POOL_SCHEDULE)}\
-{abi.fill("%args", _SCHEDULE_ARGS)}\
-  br label %submit
-submit:
-  %helper = phi i64 [1, %fork], [%helper.next, %submitted]
-  %error = call ptr %schedule(ptr %args)
-  %refused = icmp ne ptr %error, null
-  br i1 %refused, label %undo, label %submitted
-undo:                                    ; nobody will run that task
-  call void @sj_drop_error(ptr %cf, ptr %error)
-  call void @sj_unref(ptr %state)
-  br label %submitted
-submitted:
-  %helper.next = add i64 %helper, 1
-  %more = icmp ult i64 %helper.next, %workers
-  br i1 %more, label %submit, label %run
+  call void @sj_enlist(ptr %cf, ptr %state, i64 %workers)
+  br label %run
 run:
   call void @sj_run(ptr %state, i64 0)
-{abi.field("%done", "%state", _DONE)}\
+  br i1 %forks, label %join, label %joined
+join:
   call void @sj_wait(ptr %done, i64 %nchunks)
+  br label %joined
+joined:
 {timed(_JOINED)}\
-  call void @sj_unref(ptr %state)
+  call void @sj_dismiss(ptr %mine)
   ret void
 }}
 """
-
-
-def _pause_ir() -> tuple[str, str]:
-    """(declaration, call) of the hint to the core that it spins; some architectures need none."""
-    arch = Target.host().triple.split("-")[0]
-    name, kind, argument = {
-        "x86_64": ("llvm.x86.sse2.pause", "", ""),
-        "aarch64": ("llvm.aarch64.hint", "i32", "i32 1"),
-        "arm64": ("llvm.aarch64.hint", "i32", "i32 1"),
-    }.get(arch, ("", "", ""))
-    if not name:
-        return "", ""
-    return f"declare void @{name}({kind})\n", f"  call void @{name}({argument})\n"

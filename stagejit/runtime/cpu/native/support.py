@@ -3,7 +3,8 @@
 Input: nothing but the platform. Output: addresses of
 
     i64  sj_workers(cf)                       threads of XLA's intra-op pool (1 without a pool)
-    void sj_pfor(cf, jobs, bufs, nchunks, workers, scratch, scratch_stride)
+    void sj_pfor(cf, jobs, bufs, nchunks, workers, scratch, scratch_stride, crew)
+    void sj_dismiss(crew)                     the crew's helpers go
     ptr  sj_arena_claim(nbytes)               64-byte aligned memory, or null
     void sj_arena_release(ptr)
     void sj_arena_trim()                      give idle arenas back to the system
@@ -25,6 +26,7 @@ import re
 from stagejit.runtime import ffi_abi as abi
 from stagejit.runtime.cpu.native import interpreter, stamps
 from stagejit.runtime.cpu.native.arenas import arena_ir
+from stagejit.runtime.cpu.native.crew import crew_ir
 from stagejit.runtime.cpu.native.parallel_loop import pfor_ir, run_ir
 from stagejit.runtime.objects.engine import engine
 from stagejit.runtime.objects.linker import libc_address
@@ -48,7 +50,7 @@ def support_ir() -> str:
 
 def _variant_ir(timed: stamps.Timed) -> tuple[str, ...]:
     """What is another one where times are taken."""
-    return run_ir(timed), pfor_ir(timed), interpreter.run_ir(timed)
+    return run_ir(timed), crew_ir(), pfor_ir(timed), interpreter.run_ir(timed)
 
 
 _SHARED_BY_VARIANTS = """declare ptr @sj_arena_claim(i64)

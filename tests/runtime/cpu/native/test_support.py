@@ -98,9 +98,10 @@ def function(name: str, result: Any, *arguments: Any) -> Any:
 
 
 def run(
-    pool: Pool, sizes: list[tuple[int, int]], workers: int
+    pool: Pool, sizes: list[tuple[int, int]], workers: int, crew: int | None = None
 ) -> tuple[list[np.ndarray], list[Any]]:
-    """sj_pfor over jobs of (total, grain); returns the counts and scratch offsets of each job."""
+    """sj_pfor over jobs of (total, grain); returns the counts and scratch offsets of each job.
+    crew: address of the pointer to its state; None for one that ends with the loop."""
     kernel = engine().load({"test_support_count": COUNTING_KERNEL})["test_support_count"]
     counts = [np.zeros(total, np.int64) for total, _ in sizes]
     owners = [np.full(total, -1, np.int64) for total, _ in sizes]
@@ -121,8 +122,9 @@ def run(
         ctypes.c_int64,
         ctypes.c_void_p,
         ctypes.c_int64,
+        ctypes.c_void_p,
     )
-    pfor(pool.frame, table.ctypes.data, 0, first, workers, 0, 128)
+    pfor(pool.frame, table.ctypes.data, 0, first, workers, 0, 128, crew)
     return counts, owners
 
 
@@ -174,6 +176,68 @@ def test_scratch_of_workers_is_apart() -> None:
     assert set(owners[0]) <= {0, 128, 256, 384}
     for thread in started:
         thread.join()
+
+
+class Crew:
+    """A pointer to the state that helpers share, as a call has it on its stack."""
+
+    def __init__(self) -> None:
+        self._state = ctypes.c_void_p()
+        self.at = ctypes.addressof(self._state)
+
+    def dismiss(self) -> None:
+        function("sj_dismiss", None, ctypes.c_void_p)(self.at)
+
+
+def test_a_crew_goes_from_loop_to_loop() -> None:
+    threads = list[threading.Thread]()
+
+    def start(task: Callable[[], None]) -> None:
+        threads.append(threading.Thread(target=task))
+        threads[-1].start()
+
+    for _ in range(20):
+        pool, crew = Pool(4, start=start), Crew()
+        for turn in range(200):  # other jobs each time: who is late must not run old ones
+            sizes = [(turn % 7 + 1, 1), (300 - turn, 3)][turn % 2 :]
+            counts, owners = run(pool, sizes, 4, crew.at)
+            assert all((count == 1).all() for count in counts)
+            assert {owner for each in owners for owner in each} <= {-1, 0, 128, 256, 384}
+        crew.dismiss()
+        for thread in threads:
+            thread.join()
+        threads.clear()
+
+
+def test_a_helper_that_was_asked_for_is_not_asked_again() -> None:
+    pool, crew = Pool(4), Crew()
+    for _ in range(10):
+        counts, _ = run(pool, [(64, 4)], 4, crew.at)
+        assert (counts[0] == 1).all()
+    assert len(pool.pending) == 3
+    pool.pending.pop()()  # finds nothing, and goes
+    run(pool, [(64, 4)], 4, crew.at)
+    assert len(pool.pending) == 3
+    crew.dismiss()
+    run_all(pool.pending)
+
+
+def test_helpers_that_a_small_loop_does_not_want_are_asked_for_later() -> None:
+    pool, crew = Pool(4), Crew()
+    for chunks, asked in ((1, 0), (2, 1), (3, 2), (2, 2), (50, 3)):
+        run(pool, [(chunks, 1)], 4, crew.at)
+        assert len(pool.pending) == asked
+    crew.dismiss()
+    run_all(pool.pending)
+
+
+def test_a_crew_that_nobody_joins() -> None:
+    pool, crew = Pool(4, refuse=True), Crew()
+    for _ in range(3):
+        counts, _ = run(pool, [(64, 4)], 4, crew.at)
+        assert (counts[0] == 1).all()
+    assert pool.errors_destroyed == 9
+    crew.dismiss()
 
 
 def test_no_more_helpers_than_chunks() -> None:

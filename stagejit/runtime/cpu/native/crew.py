@@ -1,0 +1,204 @@
+"""The threads of a call's parallel loops, as LLVM IR: its *crew*.
+
+Input: nothing but the platform. Output: `sj_crew(crew, threads)`, the state that a crew shares,
+which the first loop makes (null without memory); `sj_enlist(cf, state, workers)`, which asks XLA's
+pool for helpers; `sj_dismiss(crew)`, which comes after the last loop. A crew is a pointer to the
+pointer to its state, null at first. Invariants: one thread at a time uses a crew; the number of a
+worker is that of one thread at a time, as scratch is found by it.
+
+Note [Lingering]: to ask the pool for a thread takes a microsecond or more, half of which passes
+before the caller goes on, and several where the thread sleeps. A call often forks again after a
+few microseconds. So a helper that finds no chunk stays for a while and looks for those of the next
+loop (see Note [From loop to loop] in `parallel_loop.py`); to begin that is then one store. It goes
+when the call ends or nothing has come for `_LINGERING` pauses, as the pool's threads are everybody's.
+Nothing depends on who stays: a helper who is just going is missed in one loop, of which others
+run all chunks.
+"""
+
+from __future__ import annotations
+
+from stagejit.codegen.target import Target
+from stagejit.runtime import ffi_abi as abi
+
+# The shared state: chunks that are left and whether the call has ended, which idle helpers look at;
+# finished chunks; references; what belongs to a loop; then the slots of the helpers. The counters
+# that everybody writes are lines apart.
+LEFT, ENDED, DONE = 0, 8, 64
+_REFS, CHUNKS, JOBS, BUFS, SCRATCH, STRIDE = 128, 136, 144, 152, 160, 168
+# Of the timed variant: the caller's part, where the jobs' slots are, from one part to the next.
+PART, PLACE, PART_NBYTES = 192, 200, 208
+STATE_NBYTES = 256
+# The slot of a helper, which is what a task is given: the state, its number, whether it is there
+# or has been asked for.
+_STATE, _WORKER, _THERE, _SLOT_NBYTES = 0, 8, 16, 64
+_LINGERING = 1024
+
+_NEW_STATE = [(LEFT, "i64", "0"), (ENDED, "i64", "0"), (_REFS, "i64", "1")]
+_NEW_SLOT = [(_STATE, "ptr", "%state"), (_WORKER, "i64", "%worker"), (_THERE, "i64", "0")]
+_SCHEDULE_ARGS = [
+    (0, "i64", "40"),
+    (8, "ptr", "null"),
+    (16, "ptr", "%ctx"),
+    (24, "ptr", "@sj_task"),
+    (32, "ptr", "%slot"),
+]
+
+
+def crew_ir() -> str:
+    """All functions."""
+    declared, _ = _pause_ir()
+    return declared + _LIFE + _task_ir() + _ENLIST
+
+
+def pause() -> str:
+    """A line that tells the core that it spins, where it can be told."""
+    return _pause_ir()[1]
+
+
+_SLOT = f"""\
+  %slot.before = sub i64 %worker, 1
+  %slot.offset = mul i64 %slot.before, {_SLOT_NBYTES}
+  %slot.place = add i64 %slot.offset, {STATE_NBYTES}
+  %slot = getelementptr i8, ptr %state, i64 %slot.place
+"""
+
+_LIFE = f"""
+define internal ptr @sj_crew(ptr %crew, i64 %threads) nounwind {{
+entry:
+  %known = load ptr, ptr %crew
+  %none = icmp eq ptr %known, null
+  br i1 %none, label %make, label %there
+there:
+  ret ptr %known
+make:
+  %slots.nbytes = mul i64 %threads, {_SLOT_NBYTES}
+  %nbytes = add i64 %slots.nbytes, {STATE_NBYTES}
+  %state = call ptr @aligned_alloc(i64 64, i64 %nbytes)
+  %refused = icmp eq ptr %state, null
+  br i1 %refused, label %out, label %fill
+fill:
+{abi.fill("%state", _NEW_STATE)}\
+  store ptr %state, ptr %crew
+  br label %check
+check:
+  %worker = phi i64 [1, %fill], [%worker.next, %one]
+  %more = icmp ult i64 %worker, %threads
+  br i1 %more, label %one, label %out
+one:
+{_SLOT}{abi.fill("%slot", _NEW_SLOT)}\
+  %worker.next = add i64 %worker, 1
+  br label %check
+out:
+  ret ptr %state
+}}
+
+define internal void @sj_unref(ptr %state) nounwind {{
+{abi.field("%refs", "%state", _REFS)}\
+  %was = atomicrmw sub ptr %refs, i64 1 acq_rel
+  %last = icmp eq i64 %was, 1
+  br i1 %last, label %drop, label %out
+drop:
+  call void @free(ptr %state)
+  br label %out
+out:
+  ret void
+}}
+
+define void @sj_dismiss(ptr %crew) nounwind {{
+entry:
+  %state = load ptr, ptr %crew
+  %none = icmp eq ptr %state, null
+  br i1 %none, label %out, label %end
+end:
+{abi.field("%ended", "%state", ENDED)}\
+  store atomic i64 1, ptr %ended release, align 8
+  call void @sj_unref(ptr %state)
+  br label %out
+out:
+  ret void
+}}
+"""
+
+
+def _task_ir() -> str:
+    return f"""
+; Runs on a thread of the pool, perhaps long after the call has ended: see Note [Late workers].
+define internal void @sj_task(ptr %slot) nounwind {{
+entry:
+{abi.load("%state", "ptr", "%slot", _STATE)}{abi.load("%worker", "i64", "%slot", _WORKER)}\
+{abi.field("%ended.p", "%state", ENDED)}\
+  br label %look
+look:
+  %spins = phi i64 [0, %entry], [0, %work], [%spins.next, %linger]
+  %left = load atomic i64, ptr %state monotonic, align 8
+  %some = icmp sgt i64 %left, 0
+  br i1 %some, label %work, label %idle
+work:
+  call void @sj_run(ptr %state, i64 %worker)
+  br label %look
+idle:
+  %ended = load atomic i64, ptr %ended.p monotonic, align 8
+  %no.more = icmp ne i64 %ended, 0
+  %spins.next = add i64 %spins, 1
+  %long = icmp ugt i64 %spins.next, {_LINGERING}
+  %goes = or i1 %no.more, %long
+  br i1 %goes, label %leave, label %linger
+linger:
+{pause()}  br label %look
+leave:
+{abi.field("%there", "%slot", _THERE)}\
+  store atomic i64 0, ptr %there release, align 8
+  call void @sj_unref(ptr %state)
+  ret void
+}}
+"""
+
+
+_ENLIST = f"""
+; Those helpers with numbers below `workers` that are not there.
+define internal void @sj_enlist(ptr %cf, ptr %state, i64 %workers) nounwind {{
+entry:
+  %args = alloca [5 x i64], align 16
+{abi.load("%api", "ptr", "%cf", abi.FRAME_API)}{abi.load("%ctx", "ptr", "%cf", abi.FRAME_CONTEXT)}\
+{abi.load("%schedule", "ptr", "%api", abi.API_POOL_SCHEDULE)}\
+{abi.field("%refs", "%state", _REFS)}\
+  br label %look
+look:
+  %worker = phi i64 [1, %entry], [%worker.next, %next]
+{_SLOT}{abi.field("%there.p", "%slot", _THERE)}\
+  %there = load atomic i64, ptr %there.p acquire, align 8
+  %missing = icmp eq i64 %there, 0
+  br i1 %missing, label %ask, label %next
+ask:
+  store atomic i64 1, ptr %there.p monotonic, align 8
+  %before = atomicrmw add ptr %refs, i64 1 monotonic
+{abi.fill("%args", _SCHEDULE_ARGS)}\
+  %error = call ptr %schedule(ptr %args)
+  %refused = icmp ne ptr %error, null
+  br i1 %refused, label %undo, label %next
+undo:                                    ; nobody will run that task
+  call void @sj_drop_error(ptr %cf, ptr %error)
+  store atomic i64 0, ptr %there.p monotonic, align 8
+  call void @sj_unref(ptr %state)
+  br label %next
+next:
+  %worker.next = add i64 %worker, 1
+  %more = icmp ult i64 %worker.next, %workers
+  br i1 %more, label %look, label %out
+out:
+  ret void
+}}
+"""
+
+
+def _pause_ir() -> tuple[str, str]:
+    """(declaration, call) of the hint to the core that it spins; some architectures need none."""
+    arch = Target.host().triple.split("-")[0]
+    name, kind, argument = {
+        "x86_64": ("llvm.x86.sse2.pause", "", ""),
+        "aarch64": ("llvm.aarch64.hint", "i32", "i32 1"),
+        "arm64": ("llvm.aarch64.hint", "i32", "i32 1"),
+    }.get(arch, ("", "", ""))
+    if not name:
+        return "", ""
+    return f"declare void @{name}({kind})\n", f"  call void @{name}({argument})\n"
