@@ -10,9 +10,9 @@ Note [Lingering]: to ask the pool for a thread takes a microsecond or more, half
 before the caller goes on, and several where the thread sleeps. A call often forks again after a
 few microseconds. So a helper that finds no chunk stays for a while and looks for those of the next
 loop (see Note [From loop to loop] in `parallel_loop.py`); to begin that is then one store. It goes
-when the call ends or nothing has come for `_LINGERING` pauses, as the pool's threads are everybody's.
-Nothing depends on who stays: a helper who is just going is missed in one loop, of which others
-run all chunks.
+when the call ends, or when nothing has come for some ten microseconds (`_LINGERING` pauses), as
+the pool's threads are everybody's. Nothing depends on who stays: a helper who is just going is
+missed in one loop, of which others run all chunks.
 """
 
 from __future__ import annotations
