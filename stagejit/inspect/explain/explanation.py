@@ -42,8 +42,8 @@ class Explanation(Facts):
         sentence a line.
 
         a, b: dispatches ("@contract.1"), lines ("net.py:7", or 7 of any file), ops by the names of
-            `as_text("graph")` ("%5"), all ops that do something ("max"), or all of a function of
-            yours ("attend").
+            `as_text("graph")` ("%5"), all ops that do something ("max") or are of a kind
+            ("reduce"), or all of a function of yours ("attend").
 
         Raises OptionsError for what is none of these.
         """

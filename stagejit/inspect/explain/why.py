@@ -94,7 +94,7 @@ def _close(facts: Facts, name: str) -> str:
     homes = (*facts.homes, *facts.gone)
     known = [f"@{each.dispatch}" for each in facts.dispatches]
     known += [f"@{each.dispatch}" for each in facts.delegated]
-    known += [text for home in homes for text in (home.op, home.what.split()[-1])]
+    known += [text for home in homes for text in (home.op, *home.what.split())]
     known += [text for home in homes for text in (home.loc.function, home.loc.short)]
     close = difflib.get_close_matches(name, dict.fromkeys(filter(None, known)), n=4, cutoff=0.5)
     return f"did you mean {' or '.join(map(repr, close))}? else " if close else ""
@@ -122,12 +122,12 @@ def _dispatch(facts: Facts, name: str) -> _Subject | None:
 
 
 def _op(facts: Facts, name: str) -> _Subject | None:
-    """By its name, or all that do the same."""
+    """By its name, or all that do the same, or are of that kind: `map tanh`, `tanh`, `map`."""
     number = name.split(maxsplit=1)[0] if name.startswith("%") else None
     ops = tuple(
         home
         for home in facts.homes
-        if (_is_named(home, number) if number else name in (home.what, home.what.split()[-1]))
+        if (_is_named(home, number) if number else name in (home.what, *home.what.split()))
     )
     gone = () if ops or not number else tuple(h for h in facts.gone if _is_named(h, number))
     return _Subject(name, ops, _dispatches(ops), gone=gone) if ops or gone else None

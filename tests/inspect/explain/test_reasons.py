@@ -152,6 +152,13 @@ def test_pieces_that_xla_runs_have_answers() -> None:
     assert "nothing is fused across its border" in explanation.why("@contract.0", "@delegate.0")
 
 
+def test_ops_are_named_by_what_they_do_and_by_their_kind() -> None:
+    explanation = explained(lambda x: jnp.tanh(x).sum(axis=1), (64, 64))
+    for name in ("map tanh", "tanh", "map"):
+        for other in ("reduce add", "add", "reduce"):
+            assert explanation.why(name, other).endswith("evaluated inside @reduce.0")
+
+
 def test_what_there_is_not_is_an_error() -> None:
     explanation = explained(lambda x: jnp.sin(x), (64, 64))
     for name in ("@map.7", "%9", "cos"):
