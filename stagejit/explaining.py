@@ -1,8 +1,9 @@
-"""From a compilation to its explanation.
+"""From a compilation to its explanation, and to the text of each stage.
 
-Input: a `Compilation`, any of whose steps have run. Output: an `Explanation`. Invariants: what is
-explained is what runs: a call that JAX runs without us has no plan here, and the bodies of loops
-that XLA runs are compiled as they would be for it; no machine code is made.
+Input: a `Compilation`, any of whose steps have run. Output: an `Explanation`; texts by the names of
+`Lowered.as_text`, each of which runs the steps that it needs. Invariants: what is explained is what
+runs: a call that JAX runs without us has no plan here, and the bodies of loops that XLA runs are
+compiled as they would be for it; no machine code is made for an explanation.
 """
 
 from __future__ import annotations
@@ -12,8 +13,10 @@ from dataclasses import fields, replace
 from typing import Any
 
 from stagejit.codegen.cuda.device import Device
+from stagejit.codegen.generate import Generated
 from stagejit.errors import OptionsError
 from stagejit.graph.ir import Op
+from stagejit.graph.text.printer import as_text
 from stagejit.inspect.explain import Explanation
 from stagejit.inspect.explain.call_sites import with_calls
 from stagejit.inspect.explain.collect import facts_of
@@ -23,8 +26,10 @@ from stagejit.inspect.explain.what_if import Measured, Worth
 from stagejit.options import SWITCHES, Options, suggested
 from stagejit.pipeline import Compilation
 from stagejit.runtime.compilations.history import Past
+from stagejit.runtime.hosting import program as host
 from stagejit.runtime.left_bodies import bodies_in
 from stagejit.runtime.lowering.staged import Request
+from stagejit.runtime.objects.engine import disassemble
 from stagejit.schedule.plans.comparison import Totals
 from stagejit.schedule.schedule import Delegation
 
@@ -149,3 +154,41 @@ def _bodies(c: Compilation, op: Op) -> list[Any]:
 
 def _is_loop(op: Op) -> bool:
     return "branches" not in op.attrs["equation"].params
+
+
+# -- the texts of stages ---------------------------------------------------------------------------
+
+
+def texts_of(c: Compilation) -> dict[str, Callable[[], str]]:
+    """Each stage that the target of a compilation has, with what makes its text."""
+    common = {
+        "jaxpr": lambda: c.request.jaxpr.pretty_print(use_color=False),
+        "graph": lambda: as_text(c.run_until("encode").graph),
+        "dispatches": lambda: as_text(c.run_until("place").dispatches),
+        "plan": lambda: c.run_until("schedule").plan.as_text(),
+        "loops": lambda: _each_kernel(c, _loops),
+    }
+    if isinstance(device := c.target, Device):
+        from stagejit.runtime.cuda import steps as gpu
+
+        return common | {
+            "cuda": lambda: gpu.texts_of(c.run_until("codegen").schedule, c.kernels),
+            "ptx": lambda: _each_kernel(c, lambda g: gpu.compile_ptx(g.text, device.arch)),
+            "host": lambda: gpu.as_text(c.run_until("host").cuda),
+        }
+    return common | {
+        "llvm": lambda: _each_kernel(c, lambda g: g.text),
+        "asm": lambda: _each_kernel(c, lambda g: disassemble(g.text)),
+        "host": lambda: "\n".join(map(host.as_text, c.run_until("host").hosts.values())),
+    }
+
+
+def _loops(g: Generated) -> str:
+    return f"// {g.symbol}\n{g.kernel.loops_text()}{g.kernel.function.as_text()}"
+
+
+def _each_kernel(c: Compilation, text: Callable[[Generated], str]) -> str:
+    """Those of equal kernels once."""
+    kernels = c.run_until("codegen").kernels.values()
+    distinct = {generated.symbol: generated for generated in kernels}
+    return "\n".join(text(generated) for generated in distinct.values())

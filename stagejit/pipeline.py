@@ -1,11 +1,13 @@
 """The whole compiler, as one list of steps.
 
 Input: a `Request`, a marked function's jaxpr with its options. Output: a `Staged` function for
-the embedding. Invariant: data flows one way; a step reads what earlier steps made and adds its
-own; verifiers run between steps under `Options(verify=True)`: also after each rewrite of one, and
-for each kernel when it is made.
+the embedding. Invariant: data flows one way: a step reads what earlier steps made, and adds its
+own, or puts it in the place of an earlier one's; verifiers run between steps under
+`Options(verify=True)`: also after each rewrite of one, and for each kernel when it is made. Read
+it from the end: `STEPS`, then the function of each, then what they share, `Compilation`.
 
-    jaxpr --trace--> Graph --rewrite--> Graph --normalize, encode--> Graph --leave, form--> Groups
+    jaxpr --trace--> Graph --rewrite, evaluate--> Graph, and what is computed once, of weights
+      --normalize, encode--> Graph --leave, form--> Groups
       --assemble--> Graph of dispatches --place--> Graph of dispatches --resolve--> Graph of
       dispatches --schedule--> Plan
       --codegen--> loop-nest IR, LLVM IR --host--> HostPrograms --load--> machine code, FFI targets
@@ -50,7 +52,6 @@ from stagejit.dispatch.verifier import verify_kinds
 from stagejit.errors import InternalError, NoDriverError, UnsupportedOpError
 from stagejit.graph.definition import OwnOp, declaring
 from stagejit.graph.ir import Graph, Op, Value
-from stagejit.graph.text.printer import as_text as graph_text
 from stagejit.graph.verifier import verify as verify_graph
 from stagejit.inspect.profiles import jax_traces
 from stagejit.options import Options
@@ -74,7 +75,7 @@ from stagejit.runtime.left_bodies import left_bodies
 from stagejit.runtime.lowering.evaluating import Evaluated
 from stagejit.runtime.lowering.staged import Request, Staged
 from stagejit.runtime.modelled.threads import share_forks
-from stagejit.runtime.objects.engine import disassemble, engine
+from stagejit.runtime.objects.engine import engine
 from stagejit.runtime.objects.object_cache import ObjectCache, cache_in
 from stagejit.runtime.staging import stage_schedule
 from stagejit.schedule.build import schedule
@@ -207,41 +208,12 @@ class Compilation:
                 next_step="give arguments with numbers for sizes, as a call does",
             ) from None
 
-    def texts(self) -> dict[str, Callable[[], str]]:
-        """The text form of each stage; each runs the steps that it needs."""
-        common = {
-            "jaxpr": lambda: self.request.jaxpr.pretty_print(use_color=False),
-            "graph": lambda: graph_text(self.run_until("encode").graph),
-            "dispatches": lambda: graph_text(self.run_until("place").dispatches),
-            "plan": lambda: self.run_until("schedule").plan.as_text(),
-            "loops": lambda: self._each_kernel(
-                lambda g: f"// {g.symbol}\n{g.kernel.loops_text()}{g.kernel.function.as_text()}"
-            ),
-        }
-        if isinstance(device := self.target, Device):
-            from stagejit.runtime.cuda import steps as gpu
-
-            return common | {
-                "cuda": lambda: gpu.texts_of(self.run_until("codegen").schedule, self.kernels),
-                "ptx": lambda: self._each_kernel(lambda g: gpu.compile_ptx(g.text, device.arch)),
-                "host": lambda: gpu.as_text(self.run_until("host").cuda),
-            }
-        return common | {
-            "llvm": lambda: self._each_kernel(lambda g: g.text),
-            "asm": lambda: self._each_kernel(lambda g: disassemble(g.text)),
-            "host": lambda: "\n".join(map(host.as_text, self.run_until("host").hosts.values())),
-        }
-
-    def _each_kernel(self, text: Callable[[Generated], str]) -> str:
-        kernels = self.run_until("codegen").kernels.values()
-        distinct = {generated.symbol: generated for generated in kernels}
-        return "\n".join(text(generated) for generated in distinct.values())
-
 
 # -- steps ----------------------------------------------------------------------------------------
 
 
 def _trace(c: Compilation) -> None:
+    """A jaxpr becomes a graph of ops; an equation that is none of ours stays one of XLA's."""
     options = c.request.options
     c.decisions += c.request.decisions
     own = OwnTranslations(options.parts_of(OwnTranslation), c.decisions)
@@ -260,10 +232,12 @@ def _trace(c: Compilation) -> None:
 
 
 def _rewrite(c: Compilation) -> None:
+    """Ops are simplified, moved, tiled, split: see `rewrites/README.md`."""
     c.decisions += rewrite_program(c.graph, c.request.options, c.target, c.watch)
 
 
 def _evaluate(c: Compilation) -> None:
+    """What bound weights alone determine goes into programs of its own, which run once, now."""
     weights = [source for source in c.sources if isinstance(source, Weight)]
     split = evaluate_weights(c.graph, weights, c.request.options, c.target)
     if split.graph is not c.graph:
@@ -273,26 +247,35 @@ def _evaluate(c: Compilation) -> None:
     c.decisions += split.decisions
 
 
+def _normalize(c: Compilation) -> None:
+    """Returned values get memory of their own; constants that bodies read come in from outside."""
+    normalize(c.graph)
+
+
 def _verify_normal_form(c: Compilation) -> None:
     verify_graph(c.graph)
     verify_normal_form(c.graph)
 
 
 def _encode(c: Compilation) -> None:
+    """Operands of products say that they want another layout, and which; not yet what it is."""
     c.decisions += encode_graph(c.graph, c.request.options)
 
 
 def _leave(c: Compilation) -> None:
+    """Bodies of loops that XLA runs are left to it, too, where pieces of ours cannot pay."""
     c.left, decisions = left_bodies(c.graph, c.request.options)
     c.decisions += decisions
 
 
 def _form(c: Compilation) -> None:
+    """Ops are put into groups, each of which one kernel will evaluate: fusion."""
     c.grouping, decisions = form(c.graph, c.request.options)
     c.decisions += decisions
 
 
 def _assemble(c: Compilation) -> None:
+    """Each group becomes a dispatch, an op that writes into boxes of what it is given."""
     c.dispatches, c.launched = assemble(c.grouping)
 
 
@@ -304,6 +287,7 @@ def _verify_assembled(c: Compilation) -> None:
 
 
 def _place(c: Compilation) -> None:
+    """Dispatches write where their readers, or inserts and pads, want it: no copies."""
     decisions, replaced = rewrite_dispatches(c.dispatches, c.request.options, watch=c.watch)
     log, relaid = lay_out(c.dispatches, c.request.options)
     c.regions = regions_of(c.dispatches, c.request.options)
@@ -319,6 +303,7 @@ def _verify_dispatches(c: Compilation) -> None:
 
 
 def _resolve(c: Compilation) -> None:
+    """Encodings become layouts of this machine, or nothing; packs of weights are made once."""
     kept = () if isinstance(c.target, Device) else tuple(map(layouts_kept, c.sources))
     resolver = resolver_for(c.target, c.request.options)
     resolved = resolve_encodings(c.dispatches, resolver, kept=kept)
@@ -340,6 +325,7 @@ def _verify_resolved(c: Compilation) -> None:
 
 
 def _schedule(c: Compilation) -> None:
+    """Values get buffers, accesses are exact boxes; then order, barriers, memory: the plan."""
     options, machine = c.request.options, c.target
     c.decisions = list(named(c.decisions, names_of(c.whereabouts)))
     made = schedule(c.resolved, c.regions, options, c.decisions, machine)
@@ -354,6 +340,7 @@ def _verify_schedule(c: Compilation) -> None:
 
 
 def _codegen(c: Compilation) -> None:
+    """Each distinct kernel becomes loops, and these its text, in LLVM IR or CUDA C++."""
     if c.plan.sizes:
         raise Undecided(f"kernels need numbers for {', '.join(c.plan.sizes)}")
     taken, alone = c.schedule.overwritten, frozenset(c.schedule.side_by_side())
@@ -371,6 +358,7 @@ def _codegen(c: Compilation) -> None:
 
 
 def _host(c: Compilation) -> None:
+    """The program that calls the kernels, in order, and shares them out to threads or streams."""
     if isinstance(target := c.target, Device):
         from stagejit.runtime.cuda import steps as gpu
 
@@ -393,6 +381,7 @@ def _verify_hosts(c: Compilation) -> None:
 
 
 def _load(c: Compilation) -> None:
+    """Texts become machine code, or come from the cache; XLA gets a function to call."""
     cache = cache_in(c.request.options.cache_dir)
     weights = _bound_weights(c, cache)
     if isinstance(c.target, Device):
@@ -468,7 +457,7 @@ STEPS = (
     Step("trace", _trace, lambda c: verify_graph(c.graph)),
     Step("rewrite", _rewrite, lambda c: verify_graph(c.graph)),
     Step("evaluate", _evaluate, lambda c: verify_graph(c.graph)),
-    Step("normalize", lambda c: normalize(c.graph), _verify_normal_form),
+    Step("normalize", _normalize, _verify_normal_form),
     Step("encode", _encode, _verify_normal_form),
     Step("leave", _leave),
     Step("form", _form),

@@ -148,7 +148,9 @@ class _Shown:
         return views.html_of_all(self.graph, self.plan, self.compilation.left_to_xla)
 
     def _text(self, stage: str) -> str:
-        texts = self.compilation.texts()
+        with importing:
+            from stagejit.explaining import texts_of
+        texts = texts_of(self.compilation)
         if stage not in texts:
             raise OptionsError(
                 f"there is no stage {stage!r}",

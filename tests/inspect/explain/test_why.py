@@ -17,6 +17,7 @@ import stagejit
 from stagejit.base.decisions import path_inside
 from stagejit.bench.workloads.catalogue import WORKLOADS
 from stagejit.dispatch.origins.naming import named_values
+from stagejit.explaining import texts_of
 from stagejit.inspect.explain import Explanation
 from stagejit.inspect.explain.notes import Facts
 from stagejit.pipeline import Compilation
@@ -161,7 +162,7 @@ def test_why_answers_for_every_name_of_the_texts(
     if explanation.left_to_xla:
         return
     names = [name for _, name in named_values(compilation.graph)]
-    text = compilation.texts()["graph"]()
+    text = texts_of(compilation)["graph"]()
     assert {name.rpartition("/")[2] for name in names} == {*_NAMED.findall(text)}
     for path, plan in levels(compilation.plan):
         names += [f"{path}{buffer.name}" for buffer in plan.buffers]
@@ -244,7 +245,7 @@ def test_every_name_that_is_printed_can_be_looked_up(
     explanation, compilation = made
     if explanation.left_to_xla:
         return
-    texts = {name: text() for name, text in compilation.texts().items() if name in PRINTED}
+    texts = {name: text() for name, text in texts_of(compilation).items() if name in PRINTED}
     buffers = {each.name for _, plan in levels(compilation.plan) for each in plan.buffers}
     lost = []
     for kind, name in dict.fromkeys(names_in(said_by(explanation))):

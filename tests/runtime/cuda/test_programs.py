@@ -15,6 +15,7 @@ import stagejit
 from stagejit.bench.workloads.catalogue import WORKLOADS
 from stagejit.codegen.cuda.device import DEVICES, OF_ARCHITECTURES
 from stagejit.errors import InternalError, VerificationError
+from stagejit.explaining import texts_of
 from stagejit.options import GPUS, Options
 from stagejit.runtime.cuda.programs import program as cuda
 from stagejit.runtime.cuda.programs.ordering import verify_order
@@ -193,7 +194,7 @@ def test_options_know_all_gpus() -> None:
 @pytest.mark.parametrize("gpu", ["sm_80", "A100", "sm_100"])
 def test_plans_and_texts_need_no_gpu(gpu: str) -> None:
     lowered = compiled(forked, X, X, options=Options(target=f"cuda:{gpu}"))
-    texts = lowered.texts()
+    texts = texts_of(lowered)
     assert "__global__" in texts["cuda"]()
     assert texts["host"]().startswith("cuda @forked")
     assert "llvm" not in texts
