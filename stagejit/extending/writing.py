@@ -179,7 +179,7 @@ def kernel(
 
     def covering(loops: Loops, emitter: Any, memory: Sequence[Memory]) -> Parallel:
         made = tree(loops, emitter, memory)
-        if wrong := left_out(made):
+        if wrong := left_out(made, getattr(emitter, "threads", 1)):
             raise OptionsError(wrong, next_step="each element is to be stored once")
         return made
 
