@@ -7,7 +7,8 @@ are hints for tiling and never change what a kernel computes.
 
 Note [Long vectors]: some cores run slower from the first instruction on 64 bytes on, for as long as
 others may follow. Then all that a call is besides its kernels takes longer, too: on a Cascade Lake
-16.8 us instead of 14.3. A program that is over in less than that has vectors of 32 bytes.
+16.8 us instead of 14.3. A program that is over in less than that has vectors of 32 bytes, and no
+instruction on longer ones, whatever becomes of them in between; but for code that hardly ever runs.
 """
 
 from __future__ import annotations

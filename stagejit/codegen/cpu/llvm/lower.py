@@ -108,8 +108,9 @@ class _Lowering:
         of all vector registers at its end, after they were restored, so that is switched off."""
         target = self.e.target
         attributes = ["nounwind", f'"target-cpu"="{target.cpu}"']
-        if target.has_avx512:  # LLVM prefers half registers on many such CPUs; these kernels do not
-            attributes += ['"prefer-vector-width"="512"', '"min-legal-vector-width"="512"']
+        if target.has_avx512:  # of its own accord LLVM prefers half registers on many such CPUs
+            bits = 8 * target.vector_nbytes
+            attributes += [f'"prefer-vector-width"="{bits}"', f'"min-legal-vector-width"="{bits}"']
         groups: list[tuple[list[str], str]] = [([], target.features)]
         if any(callee.kind == "rare" for callee in self.function.callees):
             features = f"{target.features},-vzeroupper" if target.has("avx") else target.features

@@ -205,18 +205,18 @@ def _by_registers(
     e: Emitter, args: list[Ref], instruction: Callable[[Ref, Ref], Ref]
 ) -> Ref | None:
     """What an instruction of AVX-512 gives, register by register; None where there is none."""
-    nbits = args[0].type.lanes * args[0].type.bits
-    if not e.target.has_avx512 or (nbits not in (128, 256) and (nbits == 0 or nbits % 512)):
+    nbits, widest = args[0].type.lanes * args[0].type.bits, 8 * e.target.vector_nbytes
+    if not e.target.has_avx512 or (nbits not in (128, 256) and (nbits == 0 or nbits % widest)):
         return None
-    if nbits <= 512:
+    if nbits <= widest:
         return instruction(*args)
     parts = list(map(instruction, *(_registers(e, arg) for arg in args)))
     return end_to_end(e.shuffle, parts, parts[0].type.lanes)
 
 
 def _registers(e: Emitter, a: Ref) -> list[Ref]:
-    """A long vector in parts of 512 bits."""
-    lanes = 512 // a.type.bits
+    """A long vector in parts of a register."""
+    lanes = 8 * e.target.vector_nbytes // a.type.bits
     starts = range(0, a.type.lanes, lanes)
     return [e.shuffle(a, None, range(start, start + lanes)) for start in starts]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
@@ -17,7 +18,8 @@ from stagejit.codegen.target import Target
 from tests.randomness import RNG
 
 Array = np.ndarray[Any, np.dtype[Any]]
-TARGETS = [Target.host(), Target.avx2(), Target.sse2()]
+SHORT = replace(Target.host().with_short_vectors, name="short")
+TARGETS = [Target.host(), Target.avx2(), Target.sse2(), *[SHORT] * Target.host().has_avx512]
 NUMPY = {"f32": np.float32, "f64": np.float64, "i16": np.int16, "i32": np.int32, "i64": np.int64,
          "i8": np.int8}  # fmt: skip
 
