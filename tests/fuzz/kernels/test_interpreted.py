@@ -1,10 +1,15 @@
 """Random kernels in the interpreter of the loop-nest IR: against machine code, bit for bit, for the
 targets that run here or are emulated, and against the meaning of their graphs for all. Scratch is
-full of another byte the second time, which nothing that is stored may depend on."""
+full of another byte the second time, which nothing that is stored may depend on. Caches, cores and
+speeds of every other case are those of no machine: they choose blocks, items and streams, never
+values."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import random
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -22,11 +27,30 @@ CPUS = {"avx512": Target.avx512(), "avx2": Target.avx2(), "sse2": Target.sse2(),
         "neon": Target.neon()}  # fmt: skip
 # Bochs takes seconds to start.
 FOUND = find_targets([name for name in CPUS if name != "avx512" or Target.host().has_avx512])
+# What decides how kernels are cut, from far too little to far too much.
+FIELDS: dict[str, tuple[float, ...]] = {
+    "cores": (1, 2, 3, 7, 64, 200), "fma_ports": (1, 2, 4), "vector_registers": (8, 16, 32),
+    "l1_nbytes": (256, 4 << 10, 48 << 10), "l2_nbytes": (512, 32 << 10, 1 << 20),
+    "l3_nbytes": (1 << 10, 1 << 20, 32 << 20), "l3s": (1, 2, 8), "lines_ahead": (0, 1, 3, 16),
+    "l1_misses": (2, 12, 24), "line_nbytes": (64, 128), "page_nbytes": (256, 4096, 16 << 10),
+    "clock": (1e9, 3e9), "peak_flops": (1e9, 1e11, 1e13), "core_bandwidth": (1e8, 2e10),
+    "bandwidth": (1e8, 4e10), "cache_bandwidth": (1e8, 1e12), "l2_bandwidth": (1e8, 7e10),
+}  # fmt: skip
+
+
+def machines(number: int) -> Mapping[str, Target]:
+    """With the instructions of `CPUS`."""
+    draw = random.Random(number)
+
+    def odd() -> dict[str, Any]:
+        return {name: draw.choice(of) for name, of in FIELDS.items()}
+
+    return {name: replace(cpu, **odd()) for name, cpu in CPUS.items()} if number % 2 else CPUS
 
 
 def jobs(number: int) -> Iterator[Job]:
     case = draw_case(Choices.drawn("interpreted", number))
-    for job in jobs_of(case, Caches(CPUS), tuple(CPUS)):
+    for job in jobs_of(case, Caches(machines(number)), tuple(CPUS)):
         if is_small(job):
             yield job
 
