@@ -5,23 +5,25 @@ one that copies its first contents there where somebody else may use them, too. 
 updates a buffer comes after all who did before; which copies are worth it, and who could place a
 value itself, is not asked here: see `rewrites/copies.py` and `rewrites/inserts.py`.
 
-Note [Small reads]: where a small slice of a buffer is read by somebody who has to wait for an
-update of it, the slice gets a dispatch of its own, which can come first: else all of the buffer
-would be copied.
+Note [Small reads]: where a small part of a buffer is read by somebody who has to wait for an update
+of it, be it a slice, or what a gather or a window finds, the part gets a dispatch of its own, which
+can come first: else all of the buffer would be copied. For the same reason that dispatch joins none
+that waits for an update of what it reads, see `legality.refuse_overwritten`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from stagejit.base.symbolic import at_most
-from stagejit.dispatch.groups.state import State
+from stagejit.dispatch.groups.state import State, may_be_overwritten
 from stagejit.dispatch.ranges.updates import updated_boxes
 from stagejit.graph.ir import Op, Value
 from stagejit.graph.ops.control import destination_of, updates_of
 from stagejit.index.box import Box
 
 _UPDATES_AHEAD = 16
+_MOST_ON_THE_WAY = 16  # values of the size of a buffer that are made of it
 
 
 def update(state: State, op: Op) -> None:
@@ -64,32 +66,38 @@ def same_place(insert: Op, read: Op) -> bool:
 
 
 def reads_to_keep(state: State, op: Op) -> list[Value]:
-    """Slices of what an insert, a scatter or a loop overwrites that are worth a copy of their own,
+    """Parts of what an insert, a scatter or a loop overwrites that are worth a copy of their own,
     made before, because all of it would be copied instead: see Note [Small reads]."""
     destinations = dict.fromkeys(map(destination_of, op.results))
     return [
-        user.result
+        read.result
         for destination in destinations
-        if destination is not None and _may_be_overwritten(state, destination)
-        for user in state.users[destination]
-        if user.definition.is_extract
-        and user.operands[0] is destination
-        and _is_worth_keeping(state, op, user)
+        if destination is not None and may_be_overwritten(state.graph, destination)
+        for read in _parts_read(state, destination)
+        if _is_worth_keeping(state, op, destination, read)
     ]
 
 
-def _may_be_overwritten(state: State, destination: Value) -> bool:
-    """Whether updates can lie in its memory: all others get a buffer of their own anyway."""
-    producer = destination.op
-    if producer.definition.is_input:
-        return state.graph.is_donated(destination)
-    return producer.definition.updates
+def _parts_read(state: State, whole: Value) -> Iterator[Op]:
+    """The ops that take small parts of a value, or of what has its size and is made of it."""
+    pending, seen = [whole], {whole}
+    while pending and len(seen) <= _MOST_ON_THE_WAY:
+        value = pending.pop()
+        for user in state.users[value]:
+            known = user.definition
+            if not known.is_pointwise or user.operands[0] is not value:
+                continue
+            if at_most(2 * user.result.type.size, whole.type.size):
+                yield user
+            elif user.result not in seen:
+                seen.add(user.result)
+                pending.append(user.result)
 
 
-def _is_worth_keeping(state: State, op: Op, read: Op) -> bool:
-    if not at_most(2 * read.result.type.size, read.operands[0].type.size):
-        return False
-    destination = read.operands[0]
+def _is_worth_keeping(state: State, op: Op, destination: Value, read: Op) -> bool:
+    """read: takes a small part of a destination of `op`."""
+    if not read.definition.is_extract or read.operands[0] is not destination:
+        return True
     box = state.scalars.box(read) if state.scalars.knows(read) else None
     written = _overwritten(state, op, destination)
     if box is not None and not any(box.overlaps(other) for other in written):

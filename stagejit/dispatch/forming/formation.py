@@ -33,7 +33,12 @@ from stagejit.dispatch.forming.recompute import drop_what_is_cheap
 from stagejit.dispatch.forming.stored import store_what_is_read
 from stagejit.dispatch.groups.apart import starting
 from stagejit.dispatch.groups.group import Group, Grouping, Location, Refusal
-from stagejit.dispatch.groups.legality import locate, refuse_order, refuse_rows
+from stagejit.dispatch.groups.legality import (
+    locate,
+    refuse_order,
+    refuse_overwritten,
+    refuse_rows,
+)
 from stagejit.dispatch.groups.offsets import explain_offsets
 from stagejit.dispatch.groups.state import State
 from stagejit.dispatch.outputs import stored_outputs, without_reshapes
@@ -218,8 +223,13 @@ class _Former:
             refusal = "" if state.enabled("fuse-rows") else "fuse-rows is disabled"
             how = "what" if shared else "little while" if light else "parts beside those that"
             what = f"{how} {group.anchor} reads"
-            if state.accept("fuse-rows", op, refusal or refuse_order(state, group, needed),
-                            f"reads {what}, along the same rows"):  # fmt: skip
+            refusal = (
+                refusal
+                or refuse_order(state, group, needed)
+                or refuse_overwritten(state, group, op)
+                or ""
+            )
+            if state.accept("fuse-rows", op, refusal, f"reads {what}, along the same rows"):
                 return group
         return None
 

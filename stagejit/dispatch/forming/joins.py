@@ -14,7 +14,13 @@ from stagejit.dispatch.groups import cost
 from stagejit.dispatch.groups.apart import behind
 from stagejit.dispatch.groups.chains import LONGEST_CHAIN
 from stagejit.dispatch.groups.group import Group, Location, Refusal
-from stagejit.dispatch.groups.legality import locate, refuse_join, refuse_order, switch_of
+from stagejit.dispatch.groups.legality import (
+    locate,
+    refuse_join,
+    refuse_order,
+    refuse_overwritten,
+    switch_of,
+)
 from stagejit.dispatch.groups.state import State
 from stagejit.graph.ir import Op
 from stagejit.index.bit_sets import bits
@@ -101,7 +107,7 @@ def _neighbour(state: State, op: Op, readers: Collection[Group]) -> Group | None
         )
         if not together or waiting or state.deps[op] >> group.id & 1:
             continue
-        if refuse_order(state, group, state.deps[op]) is None:
+        if not (refuse_order(state, group, state.deps[op]) or refuse_overwritten(state, group, op)):
             reason = "stored beside a result that reads the same array"
             state.decide("fuse-producers", op, True, reason, group)
             return group

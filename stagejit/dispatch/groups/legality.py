@@ -164,7 +164,8 @@ def refuse_join(state: State, group: Group, op: Op, place: Location) -> Refusal 
             return Refusal("its shape is not that of what the dispatch computes")
     if place.space == "row" and (reason := refuse_rows(group)):
         return reason
-    return refuse_order(state, group, state.deps_of_all(op.operands))
+    needed = state.deps_of_all(op.operands)
+    return refuse_order(state, group, needed) or refuse_overwritten(state, group, op)
 
 
 def refuse_order(state: State, group: Group, needed: int) -> Refusal | None:
@@ -173,6 +174,22 @@ def refuse_order(state: State, group: Group, needed: int) -> Refusal | None:
     if state.reach.reaches_any(group.id, others):
         made = f"another of its operands is made from {group.kind}"
         return Refusal(f"{made} in a dispatch between the two")
+    return None
+
+
+def refuse_overwritten(state: State, group: Group, op: Op) -> Refusal | None:
+    """Why `op`, which is small, and `group` had better not be one: an update of a buffer that one
+    of them reads would come before the other, and all of the buffer would be copied."""
+    after_op = state.reach.closure(state.deps_of_all(op.operands))
+    after_group = state.reach.before[group.id]
+    read = state.overwritten(op.operands)
+    for buffers, before in ((state.overwritten_by[group], after_op), (read, after_group)):
+        for buffer in buffers:
+            update = state.update_of(buffer)
+            assert update is not None
+            late = before & state.deps_of(update.results[0])
+            if late and at_most(2 * op.result.type.size, buffer.type.size):
+                return Refusal(f"a {update.kind} between the two overwrites what one of them reads")
     return None
 
 

@@ -49,6 +49,8 @@ class State:
         self.deps: dict[Op, int] = {}
         self.ends = ends_of_chains(self.order, self.users)
         self.origins: dict[Op, frozenset[Value]] = {}
+        self.overwritten_by: dict[Group, set[Value]] = {}  # of what it reads, see `overwritten`
+        self._overwritten: dict[Op, frozenset[Value]] = {}  # of floating ops, if there is any
         self._settled: dict[Group, list[Op]] = {}  # since `_read_by` was last asked for
         self._read_by: dict[Group, set[Value]] = {}
         self.required: dict[Value, str] = {}
@@ -92,6 +94,21 @@ class State:
             known |= self.origins.get(op) or set(op.results)
         return known
 
+    def overwritten(self, values: Iterable[Value]) -> frozenset[Value]:
+        """Of the values in memory that evaluating `values` reads those that an update overwrites,
+        maybe where they are."""
+        found: frozenset[Value] = frozenset()
+        for value in values:
+            behind = self._overwritten.get(value.op) if value.op not in self.home else None
+            if behind is not None:
+                found |= behind
+            elif self._may_be_overwritten(value) and not self.is_floating(value):
+                found |= {value}
+        return found
+
+    def _may_be_overwritten(self, value: Value) -> bool:
+        return may_be_overwritten(self.graph, value) and self.update_of(value) is not None
+
     def update_of(self, value: Value) -> Op | None:
         """The only op that updates `value`, None if there is none or there are several."""
         if value not in self._updates:
@@ -127,6 +144,8 @@ class State:
             at = at if isinstance(at, Location) else Location(at, coordinates(op.result.shape))
             group.located[op.result] = at
         group.members.add(op)
+        read = self.overwritten(v for v in op.operands if self.home.get(v.op) is not group)
+        self.overwritten_by.setdefault(group, set()).update(read)
         before = self.deps_of_all(op.operands) & ~(1 << group.id)
         self.reach.order(before, group.id)
         self.home[op] = group
@@ -136,6 +155,8 @@ class State:
     def note_pointwise(self, op: Op) -> None:
         """Remember what lies behind a pointwise op."""
         self.deps[op] = self.deps_of_all(op.operands)
+        if overwritten := self.overwritten(op.operands):
+            self._overwritten[op] = overwritten
         behind = self.origins_of(op.operands)
         self.origins[op] = behind if len(behind) <= _MOST_ORIGINS else frozenset(op.results)
 
@@ -162,6 +183,14 @@ class State:
 
     def enabled(self, switch: str) -> bool:
         return self.options.enabled(switch)
+
+
+def may_be_overwritten(graph: Graph, value: Value) -> bool:
+    """Whether updates can lie in its memory: all others get a buffer of their own anyway."""
+    producer = value.op
+    if producer.definition.is_input:
+        return graph.is_donated(value)
+    return producer.definition.updates
 
 
 def _users(graph: Graph, order: list[Op]) -> dict[Value, list[Op]]:
