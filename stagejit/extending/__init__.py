@@ -75,6 +75,7 @@ from stagejit.extending.checks import (
     one_place,
     summary,
     whole,
+    words,
     wrong,
 )
 from stagejit.graph.definition import OpDef, OwnOp, is_defined
@@ -146,10 +147,11 @@ def rewrite(
         within "simplify".
     Raises OptionsError for a name that is taken or a place that there is not.
     """
-    kinds, makers, of_map = (frozenset(text.split()) for text in (roots, of, functions))
 
     def made(function: Callable[..., Any]) -> Extension:
         loc = named(name, line_of(function_of(function, line_of())))
+        kinds, of_map = words(roots, "roots", loc), words(functions, "functions", loc)
+        makers = words(of, "of", loc)
         if not kinds:
             raise wrong(f"rewrite {name!r} has no roots", loc, 'give op kinds, as roots="map"')
         if not (function.__doc__ or "").strip():
@@ -320,7 +322,7 @@ def schedule(name: str, *, kinds: str, backend: str = "cpu") -> Decorator:
     def made(function: Callable[..., Any]) -> Extension:
         loc = named(name, line_of(function_of(function, line_of())))
         checked_backend(backend, loc)
-        if not (of := frozenset(kinds.split())):
+        if not (of := words(kinds, "kinds", loc)):
             raise wrong(f"schedule {name!r} has no kinds", loc, 'give some, as kinds="map"')
         return OwnPolicy(name, function, of, backend, summary(function), loc=loc)
 
@@ -345,7 +347,7 @@ def tile(name: str, *, rows: int, vectors: int, kinds: str = "contract conv") ->
         except NoTileError as fault:
             return declined(str(fault))
 
-    return OwnPolicy(name, tiled, frozenset(kinds.split()), "cpu", f"tiles of {size}", loc=loc)
+    return OwnPolicy(name, tiled, words(kinds, "kinds", loc), "cpu", f"tiles of {size}", loc=loc)
 
 
 # --------------------------------------------------------------------------- layouts and machines

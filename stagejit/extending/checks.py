@@ -64,6 +64,13 @@ def function_of(function: Any, loc: Loc) -> Callable[..., Any]:
     return made
 
 
+def words(text: Any, name: str, loc: Loc) -> frozenset[str]:
+    """Those of a text. Raises OptionsError for what is none."""
+    if not isinstance(text, str):
+        raise wrong(f"{name} is {text!r}", loc, f'give words in one text, as {name}="map copy"')
+    return frozenset(text.split())
+
+
 def checked_backend(backend: str, loc: Loc) -> str:
     if backend not in BACKENDS:
         raise wrong(f"there is no backend {backend!r}", loc, 'give "cpu" or "cuda"')

@@ -68,6 +68,14 @@ CASES: dict[str, Callable[[], Any]] = {
     "a map has no function 'sqroot'": lambda: extending.rewrite(
         "mine", roots="map", functions="sqroot"
     )(documented),
+    r"kinds is \('map',\)": lambda: extending.schedule(
+        "mine",
+        kinds=("map",),  # type: ignore[arg-type]
+    )(documented),
+    r"roots is \['map'\]": lambda: extending.rewrite(
+        "mine",
+        roots=["map"],  # type: ignore[arg-type]
+    )(documented),
     "is translated to from no primitive": lambda: extending.op(SOFTSIGN, translate=documented),
 }
 
