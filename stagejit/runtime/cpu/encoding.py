@@ -27,7 +27,7 @@ from typing import Any, assert_never
 
 import numpy as np
 
-from stagejit.base.machine import FRESH_FROM_NBYTES
+from stagejit.base.machine import FRESH_FROM_NBYTES, HELD_FROM_NBYTES
 from stagejit.runtime.cpu import foreign
 from stagejit.runtime.cpu.nans.checks import BEHIND_NOTE, words_of
 from stagejit.runtime.cpu.native import interpreter
@@ -240,14 +240,14 @@ class _Encoder:
     # -- steps -----------------------------------------------------------------------------------
 
     def _results(self) -> _Items:
-        """Copies for aliases that XLA did not grant, huge-page advice for fresh large results."""
+        """Copies for aliases that XLA did not grant, huge pages for large results."""
         made, aliased = _Items(), dict(self.program.aliases)
         for number, nbytes in enumerate(self.program.result_nbytes):
             result = BufferRef("result", number)
             if number in aliased:
                 made += self._step(Copy(result, BufferRef("arg", aliased[number]), nbytes), 0)
-            elif nbytes >= FRESH_FROM_NBYTES:
-                made += self._made("advise", [result], [nbytes])
+            if nbytes >= (HELD_FROM_NBYTES if number in aliased else FRESH_FROM_NBYTES):
+                made += self._made("settle" if number in aliased else "advise", [result], [nbytes])
         return made
 
     def _steps(self, steps: Iterable[Step], loops: int) -> _Items:

@@ -21,11 +21,12 @@ from typing import Any
 
 import numpy as np
 
+from stagejit.base.machine import HELD_FROM_NBYTES
 from stagejit.runtime.cpu.native.arenas import HUGE_PAGE_NBYTES
 from stagejit.schedule.memory.host import new_memory
 from stagejit.schedule.memory.packing import aligned
 
-FEWEST_NBYTES = 16 << 20  # of all arrays: fewer are read from a cache, or soon
+FEWEST_NBYTES = HELD_FROM_NBYTES  # of all arrays
 _GAP_NBYTES = 64 << 10  # between arrays that share a page: what allocators put there
 _MADV_HUGEPAGE, _MADV_COLLAPSE = 14, 25
 

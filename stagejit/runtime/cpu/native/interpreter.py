@@ -15,6 +15,7 @@ step's references in its words (see `encoding.py`; places are in bytes from the 
     copy    bytes, from the second address of the row to the first, unless they are one: then it
             is no execution, of which nothing is written
     advise  bytes, at the address
+    settle  bytes, at the address, which calls update in place
     store   bytes of the integer, its value, number of a loop, how much more it is in each turn
     loop    number of the loop from outside, whose turns are counted from here on, trip
     again   number of the loop, place of its body
@@ -38,7 +39,7 @@ from stagejit.runtime.cpu.native.stamps import Timed
 
 KINDS = (
     "launch", "region", "call", "copy", "advise", "store", "loop", "again", "iterations", "unless",
-    "branch", "jump", "end", "clear", "check",
+    "branch", "jump", "end", "clear", "check", "settle",
 )  # fmt: skip
 
 # What is known of each loop that runs: the number of the turn, then that at which it ends.
@@ -230,6 +231,10 @@ differ:
 advise:
   %result = load ptr, ptr %row
   call void @sj_advise(ptr %result, i64 %word)
+  br label %next
+settle:
+  %held = load ptr, ptr %row
+  call void @sj_settle(ptr %held, i64 %word)
   br label %next
 store:                                   ; the lowest bytes come first
 {abi.load("%stored.first", "i64", "%rest", 8)}{abi.load("%stored.loop", "i64", "%rest", 16)}\

@@ -9,6 +9,7 @@ Input: nothing but the platform. Output: addresses of
     void sj_arena_release(ptr)
     void sj_arena_trim()                      give idle arenas back to the system
     void sj_advise(ptr, nbytes)               ask for huge pages before the first touch (`arenas`)
+    void sj_settle(ptr, nbytes)               huge pages for what calls update in place (`held`)
     ptr  sj_error(cf, code, message)          an XLA_FFI_Error
     ptr  sj_call(cf, words, part)             what runs a host program: see `interpreter.py`
 
@@ -27,6 +28,7 @@ from stagejit.runtime import ffi_abi as abi
 from stagejit.runtime.cpu.native import interpreter, stamps
 from stagejit.runtime.cpu.native.arenas import arena_ir
 from stagejit.runtime.cpu.native.crew import crew_ir
+from stagejit.runtime.cpu.native.held import settle_ir
 from stagejit.runtime.cpu.native.parallel_loop import pfor_ir, run_ir
 from stagejit.runtime.objects.engine import engine
 from stagejit.runtime.objects.linker import libc_address
@@ -44,7 +46,7 @@ def addresses(cache: ObjectCache | None = None) -> dict[str, int]:
 @functools.cache
 def support_ir() -> str:
     """The module's text; the same on every run of a platform."""
-    parts = _pool_ir(), *_variant_ir(stamps.plain), arena_ir(), _error_ir()
+    parts = _pool_ir(), *_variant_ir(stamps.plain), arena_ir(), settle_ir(), _error_ir()
     return _DECLARATIONS + "".join(parts)
 
 
@@ -56,6 +58,7 @@ def _variant_ir(timed: stamps.Timed) -> tuple[str, ...]:
 _SHARED_BY_VARIANTS = """declare ptr @sj_arena_claim(i64)
 declare void @sj_arena_release(ptr)
 declare void @sj_advise(ptr, i64)
+declare void @sj_settle(ptr, i64)
 declare ptr @sj_error(ptr, i32, ptr)
 """
 
