@@ -17,6 +17,12 @@ def counted(count: int, what: str) -> str:
     return f"{number_text(count)} {plural}"
 
 
+def a_type(value: object) -> str:
+    """Of what type a value is: "a list", "an int"."""
+    name = type(value).__name__
+    return f"an {name}" if name[0] in "aeioAEIO" else f"a {name}"
+
+
 def nbytes_text(nbytes: int) -> str:
     """Exact up to 10 KiB, then three digits; a formula where it depends on symbolic sizes."""
     if not isinstance(nbytes, int):

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from stagejit.base.extension import Extension
 from stagejit.base.machine import Machine
+from stagejit.base.numbers import a_type
 from stagejit.codegen.closed import ClosedRegion
 from stagejit.codegen.cpu.contract.panels import panels_for
 from stagejit.codegen.ir.builder import Builder
@@ -56,7 +57,7 @@ class OwnPolicy(Extension):
         if isinstance(found, Declined):
             return found
         if not isinstance(found, Kernel):
-            raise self.fault(f"returned a {type(found).__name__} for a {region.kind}, no Kernel")
+            raise self.fault(f"returned {a_type(found)} for a {region.kind}, no Kernel")
         if missing := _unwritten(found):
             raise self.fault(f"made a kernel of a {region.kind} that stores nothing in {missing}")
         return replace(found, choices=(self.signature, *found.choices))
@@ -105,7 +106,7 @@ def checked_code(own: Extension, code: Callable[..., Any]) -> Callable[..., Regi
         with own.running(f"failed as it wrote code for {op}"):
             made: Any = code(b, op, elements)
         if not isinstance(made, Register):
-            raise own.fault(f"returned a {type(made).__name__} as the code of {op}, no register")
+            raise own.fault(f"returned {a_type(made)} as the code of {op}, no register")
         lanes = max((element.type.lanes for element in elements), default=0)
         wanted = element_type(op.result.type.dtype).with_lanes(lanes)
         if made.type != wanted:

@@ -96,7 +96,7 @@ class _Check:
     def run(self, handed_on: Container[Value]) -> None:
         for value in self.graph.inputs:
             if not self.graph.is_bound(value) and value not in handed_on:
-                _require_row_major(value, f"who calls {self.graph.name}")
+                _require_row_major(value, f"the caller of {self.graph.name}")
         for op in self.graph.ops():
             self._look_at(op)
         for region in self.regions:

@@ -10,6 +10,7 @@ Functions of a declaration take the op (an `ir.Op`, which is built on this file,
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -256,7 +257,9 @@ def definition_of(kind: str) -> OpDef:
     """Raises VerificationError for a kind that nobody has defined."""
     definition = _DEFINITIONS.get(kind) or _declared.get({}).get(kind)
     if definition is None:
-        raise VerificationError(f"unknown op kind {kind!r}")
+        close = difflib.get_close_matches(kind, [*_DEFINITIONS, *_declared.get({})], n=1)
+        meant = "".join(f": did you mean {known!r}?" for known in close)
+        raise VerificationError(f"unknown op kind {kind!r}{meant}")
     return definition
 
 

@@ -197,7 +197,7 @@ def test_an_exception_is_the_extensions_at_its_line(monkeypatch: pytest.MonkeyPa
     assert isinstance(fault.__cause__, IndexError)
 
 
-@pytest.mark.parametrize(("returned", "what"), [(3, "returned a int"), ("", "returned a str")])
+@pytest.mark.parametrize(("returned", "what"), [(3, "returned an int"), ("", "returned a str")])
 def test_what_is_no_outcome_is_refused(returned: Any, what: str) -> None:
     @extending.rewrite("odd", roots="map")
     def odd(graph: w.Graph, op: w.Op) -> Any:

@@ -100,7 +100,7 @@ def test_a_tile_that_does_not_fit_is_declined() -> None:
 
 @pytest.mark.parametrize(
     ("made", "what"),
-    [(lambda region, machine: 3, "returned a int for a map"), (lambda *_: 1 / 0, "ZeroDivision")],
+    [(lambda region, machine: 3, "returned an int for a map"), (lambda *_: 1 / 0, "ZeroDivision")],
 )
 def test_a_schedule_that_fails_is_named(made: Any, what: str) -> None:
     f = jitted(lambda x: x * 2, extending.schedule("bad", kinds="map")(made))

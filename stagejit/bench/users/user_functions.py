@@ -25,6 +25,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from stagejit.base.numbers import a_type
 from stagejit.bench import programs
 from stagejit.bench.programs import BenchError
 from stagejit.options import suggested
@@ -77,7 +78,7 @@ def calls_of(program: str, args: str | None = None) -> list[UserCall]:
         raise BenchError(f"{program!r} names no function", next_step=f"write {program}:FUNCTION")
     function = _attribute(module, name)
     if not callable(function):
-        raise BenchError(f"{name!r} is a {type(function).__name__}", next_step="name a function")
+        raise BenchError(f"{name!r} is {a_type(function)}", next_step="name a function")
     positional, named = arguments_of(args or "", module)
     _check(name, function, positional, named)
     return [UserCall(name, function, positional, named)]
@@ -191,7 +192,7 @@ def _unpacked(node: ast.expr, module: ModuleType, stars: str) -> Any:
     if not isinstance(found, kind):
         wanted = "a tuple or a list" if stars == "*" else "a dictionary"
         raise BenchError(
-            f"{stars}{ast.unparse(node)} is a {type(found).__name__}", next_step=f"give {wanted}"
+            f"{stars}{ast.unparse(node)} is {a_type(found)}", next_step=f"give {wanted}"
         )
     return found
 

@@ -79,7 +79,7 @@ def _refusals(graph: Graph) -> dict[Value, str]:
             if memory_of(value, known) is not value:
                 continue
             if value in outputs:
-                found[value] = "who calls takes it row-major: its store transposes"
+                found[value] = "the caller takes it row-major: its store transposes"
             elif value in bound:
                 found[value] = "others than dispatches look at it, who take it for row-major"
             elif op.definition.is_empty:

@@ -1,8 +1,8 @@
 """From text back to a graph: the inverse of `printer.py`.
 
 Input: the text form of a graph. Output: a verified `Graph` whose text is the same. Raises
-ParseError, with the line, for anything that is not in the grammar, and VerificationError for what
-cannot be.
+ParseError for anything that is not in the grammar, and VerificationError for what cannot be, with
+the line where it is that of one op.
 Invariant: `as_text(parse(text)) == text`; a `delegate` comes back without its equation.
 """
 
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from stagejit.errors import ParseError
+from stagejit.errors import ParseError, VerificationError
 from stagejit.graph.definition import OpDef, definition_of
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.ops import infer
@@ -60,9 +60,19 @@ def _graph(lines: _Lines) -> Graph:
         if tokens.accept("return"):
             graph.set_outputs(tokens.values_until(None, values))
         else:
-            _op(tokens, graph, values, lines)
+            try:
+                _op(tokens, graph, values, lines)
+            except VerificationError as fault:
+                raise _at(tokens, fault) from None
         tokens.end()
     return graph
+
+
+def _at(tokens: Line, fault: VerificationError) -> VerificationError:
+    """With the line, which that of an op inside of another one has already."""
+    if fault.what.startswith("line "):
+        return fault
+    return VerificationError(f"{tokens.error(fault.what)}", loc=fault.loc)
 
 
 def _header(tokens: Line) -> tuple[Graph, dict[str, Value]]:

@@ -23,6 +23,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 
 from stagejit.base.extension import Extension
+from stagejit.base.numbers import a_type
 from stagejit.base.symbolic import Undecided
 from stagejit.errors import InternalError, StagejitError
 from stagejit.graph.ir import Graph, Op, Value
@@ -215,7 +216,7 @@ def _checked(extension: Extension, graph: Graph, op: Op, outcome: Outcome) -> Ou
             )
         return outcome
     raise extension.fault(
-        f"returned a {type(outcome).__name__} for {describe(op)}; a rewrite returns a Value of the "
+        f"returned {a_type(outcome)} for {describe(op)}; a rewrite returns a Value of the "
         "graph, declined(reason), or None"
     )
 

@@ -15,6 +15,7 @@ from jax.extend.core import Primitive
 
 from stagejit.base.decisions import Decision
 from stagejit.base.extension import Extension
+from stagejit.base.numbers import a_type
 from stagejit.graph.ir import Value
 from stagejit.trace.emitter import Emitter
 from stagejit.trace.translation import Rule, Site, Unsupported
@@ -85,7 +86,7 @@ def _translated(
     if isinstance(made, Unsupported):
         raise made
     if made is not None and not isinstance(made, Value | Sequence):
-        raise own.fault(f"returned a {type(made).__name__} for `{own.primitive}`, no Values")
+        raise own.fault(f"returned {a_type(made)} for `{own.primitive}`, no Values")
     results = (made,) if isinstance(made, Value) else tuple(made or ())
     if list(emit.graph.outputs) != returned:
         raise own.fault(f"set what the graph returns as it translated `{own.primitive}`")

@@ -99,7 +99,7 @@ FIRST = TURNED[: TURNED.index("  %1: f32[4,6]")]
 
 def test_dont_lay_out_what_the_caller_gets() -> None:
     assert refused(FIRST + "  return %0\n}\n") == [
-        "who calls takes it row-major: its store transposes"
+        "the caller takes it row-major: its store transposes"
     ]
 
 

@@ -50,6 +50,7 @@ def test_a_graph_has_a_header_and_a_return(text: str) -> None:
     ("line", "message"),
     [
         ("%0: f32[4] = teleport %x", "unknown op kind 'teleport'"),
+        ("%0: f32[4] = mapp abs %x", "unknown op kind 'mapp': did you mean 'map'?"),
         ("%0: f32[4] = map frobnicate %x", "unknown function 'frobnicate'"),
         ("%0: f32[4] = map add %x", "add takes 2 operands, not 1"),
         ("%0: f32[4] = map not %x", "not is not defined for f32"),
@@ -71,7 +72,8 @@ def test_a_graph_has_a_header_and_a_return(text: str) -> None:
 )
 def test_impossible_ops_are_refused(line: str, message: str) -> None:
     with pytest.raises(VerificationError) as caught:
-        parse(body(line))
+        parse(body("", line))
+    assert str(caught.value).startswith("line 3: ")
     assert message in str(caught.value)
 
 
