@@ -12,7 +12,7 @@ from stagejit.graph.ops.moving.splits import is_uneven
 from stagejit.index.encoding import Encoding
 from stagejit.rewrites.driving.driver import Log
 from stagejit.rewrites.encodings.products import encodings_of, refuse, results_along
-from stagejit.rewrites.weights.behind import weights_behind
+from stagejit.rewrites.weights.behind import is_determined, is_known
 
 NAME = "data-tiling"
 FEWEST_COLUMNS = 16  # for fewer, vectors run along rows of a matrix on the left, as they lie
@@ -35,7 +35,7 @@ def is_packed_at_bind(graph: Graph, op: Op) -> bool:
     if not all(value.type.has_numbers for value in op.operands):
         return False
     matrix = max(op.operands, key=lambda value: value.type.size)
-    return weights_behind(graph, matrix) is not None
+    return is_known(graph, matrix)
 
 
 def _encode(log: Log, op: Op) -> None:
@@ -59,7 +59,7 @@ def _encode(log: Log, op: Op) -> None:
 def _stays(log: Log, op: Op, weight: Value) -> bool:
     """Whether what stands on the left is a weight that few columns are multiplied by."""
     few = results_along(op, encodings_of(op).result.axes, "n") < FEWEST_COLUMNS
-    if not few or not weights_behind(log.graph, weight):
+    if not few or not is_determined(log.graph, weight):
         return False
     log.decline(NAME, op, f"fewer than {FEWEST_COLUMNS} columns: rows are read as they lie")
     return True

@@ -1,33 +1,93 @@
 """What a value is computed from: weights and constants alone, or arguments, too.
 
-Input: a graph in which inputs may be bound. Output: an answer about one value. Invariant: a walk
-that is long ends; what it does not know counts as an argument.
+Input: a graph in which inputs may be bound. Output: an answer about one value. Invariant: each op
+is looked at once, however often and of how many values it is asked; answers stay right while values
+are replaced by equal ones, as a rewrite does. What ops with bodies give counts as of arguments:
+`determined.py` looks into these.
 """
 
 from __future__ import annotations
 
-from stagejit.graph.ir import Graph, Value
+from enum import IntEnum
 
-_MOST_OPS = 256
+from stagejit.graph.ir import Graph, Op, Value
+from stagejit.graph.ops.control import bodies_of
 
 
-def weights_behind(graph: Graph, value: Value) -> frozenset[Value] | None:
-    """The bound inputs that alone, with constants, determine a value; None where anything else
-    does."""
-    found, seen, pending = set[Value](), {value}, [value]
+class Behind(IntEnum):
+    """What determines a value, the most that varies."""
+
+    CONSTANTS = 0
+    WEIGHTS = 1
+    ARGUMENTS = 2
+
+
+class _Known(dict[Value, Behind]):
+    """What is behind values of one graph, as long as the same inputs are bound."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph, self.bound = graph, list(graph.bound)
+
+    @classmethod
+    def of(cls, graph: Graph) -> _Known:
+        found: _Known | None = graph.analyses.get(cls)
+        if found is None or found.bound != graph.bound:
+            found = graph.analyses[cls] = cls(graph)
+        return found
+
+    def __missing__(self, value: Value) -> Behind:
+        pending = [value]
+        while pending:
+            at = pending[-1]
+            if at in self:
+                pending.pop()
+                continue
+            known = at.op.definition
+            behind = [x for x in at.op.operands if x not in self]
+            if known.is_input:
+                found = Behind.WEIGHTS if self.graph.is_bound(at) else Behind.ARGUMENTS
+            elif known.has_bodies or not is_pure(at.op):
+                found = Behind.ARGUMENTS
+            elif behind:
+                pending += behind
+                continue
+            else:
+                found = max((self[x] for x in at.op.operands), default=Behind.CONSTANTS)
+            self[pending.pop()] = found
+        return self[value]
+
+
+def is_known(graph: Graph, value: Value) -> bool:
+    """Whether weights and constants determine the value."""
+    return _Known.of(graph)[value] is not Behind.ARGUMENTS
+
+
+def is_determined(graph: Graph, value: Value) -> bool:
+    """Whether weights, at least one, determine the value."""
+    return any(graph.bound) and _Known.of(graph)[value] is Behind.WEIGHTS
+
+
+def weights_behind(graph: Graph, value: Value) -> tuple[Value, ...]:
+    """The bound inputs that, with constants, determine a value, in the order of the graph's; none
+    where anything else does."""
+    if not is_determined(graph, value):
+        return ()
+    seen, pending = {value}, [value]
     while pending:
-        at = pending.pop()
-        known = at.op.definition
-        if known.is_input:
-            if not graph.is_bound(at):
-                return None
-            found.add(at)
-        elif known.is_foreign or known.has_bodies or known.forwards or len(seen) > _MOST_OPS:
-            return None
-        new = [x for x in at.op.operands if x not in seen]
-        seen.update(new)
+        new = {x for x in pending.pop().op.operands if x not in seen}
+        seen |= new
         pending += new
-    return frozenset(found)
+    return tuple(x for x in graph.inputs if x in seen)
+
+
+def is_pure(op: Op) -> bool:
+    """Whether it gives the same of the same, and does nothing else."""
+    known = op.definition
+    if op.attrs.get("effects") or known.is_left or known.is_call or known.forwards or known.orders:
+        return False
+    if not op.results or known.is_foreign:
+        return False
+    return all(is_pure(inner) for body in bodies_of(op) for inner in body.ops())
 
 
 def is_widened(value: Value) -> bool:
@@ -39,8 +99,3 @@ def is_widened(value: Value) -> bool:
             return True
         op = inner.op
     return False
-
-
-def is_determined(graph: Graph, value: Value) -> bool:
-    """Whether weights, at least one, determine the value."""
-    return any(graph.bound) and bool(weights_behind(graph, value))

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.ops.control import bodies_of, unchanging
 from stagejit.rewrites.cloning import own_attributes
+from stagejit.rewrites.weights.behind import is_pure
 
 
 @dataclass
@@ -33,10 +34,7 @@ class Determined:
 
     def _look(self, graph: Graph) -> None:
         for op in graph.ops():
-            if is_pure(op) and all(operand in self.leaves for operand in op.operands):
-                of = frozenset[Value]().union(*(self.leaves[x] for x in op.operands))
-                self.leaves.update(dict.fromkeys(op.results, of))
-            elif op.definition.has_bodies:
+            if not add_determined(op, self.leaves) and op.definition.has_bodies:
                 self.entered.add(op)
                 for at, inputs in unchanging(op).items():
                     operand = op.operands[at]
@@ -119,11 +117,11 @@ def cloned_out(graph: Graph, value: Value, known: Mapping[Value, Value], of: Det
     return made[of.source(value)]
 
 
-def is_pure(op: Op) -> bool:
-    """Whether it gives the same of the same, and does nothing else."""
-    known = op.definition
-    if op.attrs.get("effects") or known.is_left or known.is_call or known.forwards or known.orders:
+def add_determined(op: Op, leaves: dict[Value, frozenset[Value]]) -> bool:
+    """Whether an op makes something that such values determine, which is then one of them. leaves:
+    for each, which of the first of them it is computed from."""
+    if not is_pure(op) or not all(operand in leaves for operand in op.operands):
         return False
-    if not op.results or known.is_foreign:
-        return False
-    return all(is_pure(inner) for body in bodies_of(op) for inner in body.ops())
+    of = frozenset[Value]().union(*(leaves[x] for x in op.operands))
+    leaves.update(dict.fromkeys(op.results, of))
+    return True

@@ -86,9 +86,7 @@ class _Choice:
         self.read: dict[Value, int] = {}
 
     def look(self) -> None:
-        seen = set[Value]()
-        for value in self.determined.read_by_calls():
-            self._settle(value, seen)
+        settle(self.determined.read_by_calls(), self._behind, self.determined.source)
         self._find_equal()
         self._within_time()
         self._within_memory()
@@ -123,23 +121,20 @@ class _Choice:
             self._decline(other, reason)
         del self.made[value]
 
-    def _settle(self, value: Value, seen: set[Value]) -> None:
-        """Make `value`, which a call reads, or else what it is computed from."""
-        value = self.determined.source(value)
+    def _behind(self, value: Value) -> Sequence[Value]:
+        """Make `value`, which a call reads, or tell what it is computed from."""
         of = self.leaves.get(value)
-        if not of or value in seen or value in self.weights:
-            return
-        seen.add(value)
+        if not of or value in self.weights:
+            return ()
         reason = self._why_not(value, of)
         if not reason:
             base = base_of(value) if value.op in self.graph else value
             self.chosen[base] = base
             self.readers.setdefault(base, []).append(value)
-            return
+            return ()
         if reason != _VIEW:
             self._decline(value, reason)
-        for operand in value.op.operands:
-            self._settle(operand, seen)
+        return value.op.operands
 
     def _why_not(self, value: Value, of: Iterable[Value]) -> str:
         known = value.op.definition
@@ -244,11 +239,30 @@ class _Choice:
         return made_as(graph, inside, views, tuple(self.weights[each] for each in of))
 
 
+SourceOf = Callable[[Value], Value]
+
+
+def _itself(value: Value) -> Value:
+    return value
+
+
+def settle(
+    values: Iterable[Value], behind: Callable[[Value], Sequence[Value]], source: SourceOf = _itself
+) -> None:
+    """Asks of each value, once, what to look at behind it, which comes next. source: what stands
+    for a value."""
+    seen = set[Value]()
+    for first in values:
+        pending = [first]
+        while pending:
+            value = source(pending.pop())
+            if value not in seen:
+                seen.add(value)
+                pending += reversed(behind(value))
+
+
 def grows(
-    value: Value,
-    of: Iterable[Value],
-    read: dict[Value, int],
-    source: Callable[[Value], Value] = lambda value: value,
+    value: Value, of: Iterable[Value], read: dict[Value, int], source: SourceOf = _itself
 ) -> str:
     """Why reading a value is more than reading what it is made of, `of` in the end; empty where it
     is not. read: what is known already; source: what stands for an operand."""
@@ -260,20 +274,25 @@ def grows(
     return f"{value.type.nbytes} bytes would be read instead of {own}"
 
 
-def _read_nbytes(value: Value, read: dict[Value, int], source: Callable[[Value], Value]) -> int:
+def _read_nbytes(value: Value, read: dict[Value, int], source: SourceOf) -> int:
     """What a call has to read for a value: itself, or what it is computed from."""
-    if value in read:
-        return read[value]
-    op, own = value.op, value.type.nbytes
-    if op.definition.counts:
-        own = 0
-    elif op.definition.is_splat or op.definition.is_view or op.definition.is_pointwise:
-        own = min(own, sum(_read_nbytes(x, read, source) for x in _operands(op, source)))
-    read[value] = own
-    return own
+    pending = [value]
+    while pending:
+        at = pending[-1]
+        known, own = at.op.definition, at.type.nbytes
+        if known.counts:
+            own = 0
+        elif at not in read and (known.is_splat or known.is_view or known.is_pointwise):
+            behind = _operands(at.op, source)
+            if unknown := [x for x in behind if x not in read]:
+                pending += unknown
+                continue
+            own = min(own, sum(read[x] for x in behind))
+        read.setdefault(pending.pop(), own)
+    return read[value]
 
 
-def _operands(op: Op, source: Callable[[Value], Value]) -> list[Value]:
+def _operands(op: Op, source: SourceOf) -> list[Value]:
     return list(dict.fromkeys(map(source, op.operands)))
 
 

@@ -18,7 +18,7 @@ from stagejit.graph.text.printer import as_text
 from stagejit.rewrites.cloning import cloned
 from stagejit.rewrites.driving.driver import Log
 from stagejit.rewrites.split.partial import mapped
-from stagejit.rewrites.weights.behind import weights_behind
+from stagejit.rewrites.weights.behind import is_known, weights_behind
 from stagejit.rewrites.weights.made import applied, views_of
 from stagejit.rewrites.weights.measures import Lost, lost_of
 from stagejit.rewrites.weights.readers import OTHERS, picks
@@ -109,7 +109,7 @@ def _store(log: Log, op: Op, stored: dict[Value, Stored], first_id: int) -> None
     graph = log.graph
     for at, value in enumerate(op.operands):
         behind = weights_behind(graph, value)
-        forms = [graph.weights[weight].form for weight in behind or ()]
+        forms = [graph.weights[weight].form for weight in behind]
         form = next((form for form in forms if form), None)
         if not behind or form is None:
             continue
@@ -157,10 +157,9 @@ def _why_not(graph: Graph, op: Op, at: int, form: str, first_id: int) -> str:
         return f"sums are kept as {op.attrs['dtype']}"
     if op.definition.is_windowed and at == 0:
         return "weights are what a window moves over"
-    if weights_behind(graph, op.operands[1 - at]) is not None:
+    if is_known(graph, op.operands[1 - at]):
         return "weights determine the product"
-    behind = weights_behind(graph, value) or ()
-    if not all(_only_products_read(graph, weight, first_id) for weight in behind):
+    if not _only_products_read(graph, weights_behind(graph, value), first_id):
         return OTHERS
     return ""
 
@@ -182,21 +181,24 @@ def _not_held(weights: Sequence[Weight], form: str, paired: bool) -> str:
     return next((w.kept for w in weights if w.kept in _NOT_HELD), "")
 
 
-def _only_products_read(graph: Graph, value: Value, first_id: int) -> bool:
-    """first_id: ops from this one on store weights."""
-    for user in graph.users(value):
-        if user.definition.is_product or user.definition.is_return or user.id >= first_id:
-            continue
-        if user.definition.has_bodies:  # see `readers.py`
-            continue
-        if len(user.results) != 1:
-            return False
-        if weights_behind(graph, user.result) is None:
-            if picks(user, value):
+def _only_products_read(graph: Graph, weights: Sequence[Value], first_id: int) -> bool:
+    """And what is computed of weights alone. first_id: ops from this one on store weights."""
+    seen, pending = set(weights), list(weights)
+    while pending:
+        value = pending.pop()
+        for user in graph.users(value):
+            if user.definition.is_product or user.definition.is_return or user.id >= first_id:
                 continue
-            return False
-        if not _only_products_read(graph, user.result, first_id):
-            return False
+            if user.definition.has_bodies:  # see `readers.py`
+                continue
+            if len(user.results) != 1:
+                return False
+            if not is_known(graph, user.result):
+                if not picks(user, value):
+                    return False
+            elif user.result not in seen:
+                seen.add(user.result)
+                pending.append(user.result)
     return True
 
 
@@ -209,11 +211,11 @@ def _made(log: Log, op: Op, at: int, form: str, value: Value, order: Sequence[in
     channels, summed = _axes_of(op, at)
     channels = tuple(sorted(order[axis] for axis in channels))
     summed = None if summed is None else order[summed]
-    behind = [w for w in graph.weights if w in (weights_behind(graph, value) or ())]
+    behind = weights_behind(graph, value)
     axes = graph.weights[behind[0]].axes  # the first program has decided
     channels, summed = axes.setdefault(_text(value, behind), (channels, summed))
     made = narrowed(graph, value, form, channels, summed)
-    name = ", ".join(sorted(graph.weights[w].name for w in weights_behind(graph, value) or ()))
+    name = ", ".join(sorted(graph.weights[w].name for w in behind))
     graph.measures[name] = lost_of(graph, value, made.restored(graph), has_infinities(form))
     return made
 

@@ -36,7 +36,7 @@ class Lost:
 
 def lost_of(graph: Graph, value: Value, restored: Value, has_infinities: bool) -> Lost:
     """restored: what is read instead; has_infinities: Inf and NaN are so, too."""
-    behind = tuple(w for w in graph.weights if w in (weights_behind(graph, value) or ()))
+    behind = weights_behind(graph, value)
     squares, again = Graph("error"), Graph("restored")
     known = {w: squares.add_input(f"w{at}", w.type) for at, w in enumerate(behind)}
     known |= cloned(squares, [value, restored], known)

@@ -7,11 +7,11 @@ not know who else reads the weight.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from stagejit.graph.ir import Graph, Op, Use, Value
 from stagejit.graph.ops.control import bodies_of
-from stagejit.rewrites.weights.behind import weights_behind
+from stagejit.rewrites.weights.behind import is_known
 from stagejit.rewrites.weights.inside import handed_on, slices_of, tell_bound
 
 OTHERS = "others than products read it, too"
@@ -32,7 +32,7 @@ def keep_what_others_read(graph: Graph) -> None:
     for value, weight in graph.weights.items():
         if weight.form and not weight.kept:
             readers = _Readers()
-            readers.look(graph, value, None, sliced=False)
+            readers.look(graph, value)
             returned = readers.returned and not weight.axes  # else the first program has decided
             if readers.bodies and (readers.others or returned):
                 weight.kept = OTHERS
@@ -54,10 +54,23 @@ class _Readers:
     bodies: bool = False
     returned: bool = False
     others: bool = False
+    _seen: set[tuple[Value, bool]] = field(default_factory=set)
+    _pending: list[tuple[Graph, Value, Op | None, bool]] = field(default_factory=list)
 
-    def look(self, graph: Graph, value: Value, around: Op | None, *, sliced: bool) -> None:
-        """around: whose body the graph is. sliced: it is a slice of the weight, which a body does
-        not hand on whole, see `inside.py`."""
+    def look(self, graph: Graph, value: Value) -> None:
+        """At all that read a weight, or what is computed of it."""
+        self._look_at(graph, value, None, False)
+        while self._pending:
+            self._read(*self._pending.pop())
+
+    def _look_at(self, graph: Graph, value: Value, around: Op | None, sliced: bool) -> None:
+        """Once. around: whose body the graph is. sliced: it is a slice of the weight, which a body
+        does not hand on whole, see `inside.py`."""
+        if (value, sliced) not in self._seen:
+            self._seen.add((value, sliced))
+            self._pending.append((graph, value, around, sliced))
+
+    def _read(self, graph: Graph, value: Value, around: Op | None, sliced: bool) -> None:
         for use in graph.uses(value):
             known = use.user.definition
             if known.is_product:
@@ -66,8 +79,8 @@ class _Readers:
                 self.returned |= around is not None and not _passes_on(around, use.operand, value)
             elif known.has_bodies:
                 self._look_inside(graph, use, around, sliced)
-            elif len(use.user.results) == 1 and weights_behind(graph, use.user.result) is not None:
-                self.look(graph, use.user.result, around, sliced=sliced)
+            elif len(use.user.results) == 1 and is_known(graph, use.user.result):
+                self._look_at(graph, use.user.result, around, sliced)
             else:
                 self.others |= not picks(use.user, value)
 
@@ -79,9 +92,9 @@ class _Readers:
         for body, inner in inside:
             is_slice = inner in slices_of(op)
             self.others |= sliced and not is_slice
-            self.look(body, inner, op, sliced=sliced or is_slice)
+            self._look_at(body, inner, op, sliced or is_slice)
         if op.definition.is_loop and use.operand < op.attrs["carries"] and inside:
-            self.look(graph, op.results[use.operand], around, sliced=sliced)
+            self._look_at(graph, op.results[use.operand], around, sliced)
 
 
 def _passes_on(loop: Op, output: int, value: Value) -> bool:

@@ -22,7 +22,7 @@ from stagejit.graph.ops.axes import separate
 from stagejit.graph.ops.elementwise import function_of
 from stagejit.rewrites.driving.driver import Outcome, declined, rewrite
 from stagejit.rewrites.split.partial import mapped
-from stagejit.rewrites.weights.behind import is_determined, is_widened, weights_behind
+from stagejit.rewrites.weights.behind import is_determined, is_known, is_widened
 from stagejit.types import f16
 
 NAME = "scale-weights"
@@ -36,7 +36,7 @@ def scaled_product(graph: Graph, op: Op) -> Outcome:
     if not any(graph.bound):
         return None
     for value, factor in _orders(op):
-        if _product_behind(graph, value) is None or weights_behind(graph, factor) is None:
+        if _product_behind(graph, value) is None or not is_known(graph, factor):
             continue
         return _scaled(graph, op, value, factor)
     return None
@@ -55,7 +55,7 @@ def _product_behind(graph: Graph, value: Value) -> Op | None:
     if function_of(op) not in _ADDS:
         return None
     for at, other in enumerate(op.operands[::-1]):
-        if weights_behind(graph, other) is not None:
+        if is_known(graph, other):
             return _product_behind(graph, op.operands[at])
     return None
 
@@ -67,7 +67,7 @@ def _scaled(graph: Graph, op: Op, value: Value, factor: Value) -> Outcome:
         return declined("the product is read elsewhere, too")
     if made.definition.is_product:
         return _with_weights(graph, op, made, factor)
-    at = next(at for at in (0, 1) if weights_behind(graph, made.operands[1 - at]) is not None)
+    at = next(at for at in (0, 1) if is_known(graph, made.operands[1 - at]))
     inner = _scaled(graph, op, made.operands[at], factor)
     if not isinstance(inner, Value):
         return inner
@@ -122,7 +122,7 @@ def _is_read_otherwise(graph: Graph, product: Op, weights: Value, factor: Value)
 
 
 def _is_made(graph: Graph, op: Op) -> bool:
-    return bool(op.results) and all(weights_behind(graph, x) is not None for x in op.results)
+    return bool(op.results) and all(is_known(graph, x) for x in op.results)
 
 
 def _is_scaled(graph: Graph, product: Op, factor: Value) -> bool:
@@ -136,7 +136,7 @@ def _is_scaled(graph: Graph, product: Op, factor: Value) -> bool:
         other = user.operands[user.operands[0] is value]
         if function_of(user) in ("mul", "div"):
             return _repeats(other, factor)
-        if function_of(user) not in _ADDS or weights_behind(graph, other) is None:
+        if function_of(user) not in _ADDS or not is_known(graph, other):
             return False
         value = user.result
 

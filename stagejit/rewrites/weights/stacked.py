@@ -9,15 +9,15 @@ what it is made of, and of all views of one value, one is made.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.ops.control import LoopOperands, unchanging
 from stagejit.rewrites.cloning import copied, values_behind
 from stagejit.rewrites.driving.driver import Log
 from stagejit.rewrites.weights.behind import is_determined
-from stagejit.rewrites.weights.determined import is_pure
-from stagejit.rewrites.weights.evaluate import NAME, grows
+from stagejit.rewrites.weights.determined import add_determined
+from stagejit.rewrites.weights.evaluate import NAME, grows, settle
 from stagejit.rewrites.weights.inside import slices_of
 from stagejit.rewrites.weights.made import applied, base_of, undone, views_of
 from stagejit.types import TensorType
@@ -57,15 +57,11 @@ class _Loop:
     def _determined(self) -> dict[Value, frozenset[Value]]:
         found = {inner: frozenset({inner}) for inner in (*self.slices, *self.constants)}
         for op in self.body.ops():
-            if is_pure(op) and all(x in found for x in op.operands):
-                behind = frozenset[Value]().union(*(found[x] for x in op.operands))
-                found.update(dict.fromkeys(op.results, behind))
+            add_determined(op, found)
         return found
 
     def run(self) -> None:
-        seen = set[Value]()
-        for value in self._read():
-            self._settle(value, seen)
+        settle(self._read(), self._behind)
         if not self.chosen:
             return
         made = {value: self._made(value) for value in self._arranged()}
@@ -78,20 +74,18 @@ class _Loop:
             if user.definition.is_return or not all(x in self.leaves for x in user.results):
                 yield from user.operands
 
-    def _settle(self, value: Value, seen: set[Value]) -> None:
-        """Make `value`, or else what it is computed from."""
+    def _behind(self, value: Value) -> Sequence[Value]:
+        """Make `value`, or tell what it is computed from."""
         behind = self.leaves.get(value, frozenset())
-        if value in seen or value in self.slices or behind.isdisjoint(self.slices):
-            return
-        seen.add(value)
+        if value in self.slices or behind.isdisjoint(self.slices):
+            return ()
         known = value.op.definition
         stays = known.is_splat or not value.type.dtype.is_native
         stays = stays or (known.is_view and not self._is_arranged(value))
         if not stays and not grows(value, behind, self.read):
             self.chosen.setdefault(base_of(value), []).append(value)
-            return
-        for operand in value.op.operands:
-            self._settle(operand, seen)
+            return ()
+        return value.op.operands
 
     def _is_arranged(self, value: Value) -> bool:
         base = value
