@@ -49,7 +49,8 @@ def steps_of(variables: Sequence[Var]) -> list[dict[Var, int]]:
 
 
 def _work(loops: Loops) -> list[tuple[frozenset[Var], float]]:
-    """The loops that each read and each operation for an element follow, and what it costs."""
+    """The loops that each vector read and each operation on vectors follow, and what it costs. What
+    is the same for all lanes leaves the loop over vectors in any case."""
     region = loops.region
     footprint, found = Footprint(region), []
     for store, place in zip(region.stores, loops.places, strict=True):
@@ -57,8 +58,11 @@ def _work(loops: Loops) -> list[tuple[frozenset[Var], float]]:
     for value, index in footprint.evaluated:
         need, definition = footprint.known((value, index)), value.op.definition
         read = value in region.inputs
-        if need is None or not (read or definition.is_elementwise or definition.is_window):
+        if (
+            need is None
+            or not (read or definition.is_elementwise)
+            or loops.vector not in need.loops
+        ):
             continue
-        cost = 1.0 if read else operations(value.op) if definition.is_elementwise else 0.0
-        found.append((need.loops, cost))
+        found.append((need.loops, 1.0 if read else operations(value.op)))
     return found

@@ -90,6 +90,10 @@ OWN: dict[str, tuple[Callable[..., Any], tuple[Array, ...]]] = {
     "most is its own": (
         lambda g, x: larger(g, 1, 3, 1) * jnp.exp(jnp.sin(x)), (array(9, 5, 40), array(9, 15, 40)),
     ),
+    "only what all lanes share": (
+        lambda x: jnp.where((jnp.arange(5) * 3 + 1 < 9)[:, None, None], x, x + 1),
+        (array(5, 4, 40),),
+    ),
     "turned in registers": (
         lambda g: jnp.transpose(larger(g * 2, 1, 2, 1), (0, 2, 1)), (array(3, 40, 70),),
     ),
