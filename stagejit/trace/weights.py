@@ -109,10 +109,15 @@ class Weight:
         )
 
     @property
+    def elements(self) -> Any:
+        """Those of the array, as NumPy has them. Raises GoneError, too."""
+        return constant_array(self.array, self.aval, type_of(self.aval))
+
+    @property
     def extent(self) -> tuple[bool, float]:
         """Whether the array has neither Inf nor NaN; and the largest magnitude of what else it
         has."""
-        array = constant_array(self.array, self.aval, type_of(self.aval))
+        array = self.elements
         ends = [float(array.min()), float(array.max())] if array.size else [0.0]
         if all(map(math.isfinite, ends)):
             return True, max(map(abs, ends))

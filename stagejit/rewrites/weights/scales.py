@@ -15,19 +15,30 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
+from stagejit.errors import GoneError
 from stagejit.graph.dims import ConvDims
 from stagejit.graph.ir import Graph, Op, Value
+from stagejit.graph.meaning.interpreter import interpret
 from stagejit.graph.ops import build
 from stagejit.graph.ops.axes import separate
 from stagejit.graph.ops.elementwise import function_of
+from stagejit.rewrites.cloning import copied, values_behind
 from stagejit.rewrites.driving.driver import Outcome, declined, rewrite
 from stagejit.rewrites.split.partial import mapped
-from stagejit.rewrites.weights.behind import is_determined, is_known, is_widened
+from stagejit.rewrites.weights.behind import (
+    is_determined,
+    is_known,
+    is_widened,
+    weights_behind,
+)
 from stagejit.types import f16
 
 NAME = "scale-weights"
 
 _ADDS = ("add", "sub")
+_MOST_ELEMENTS = 1 << 16  # of what a factor is computed from, to be evaluated while compiling
 
 
 @rewrite(NAME, roots="map", functions="mul div", counts=True)
@@ -90,6 +101,8 @@ def _with_weights(graph: Graph, op: Op, product: Op, factor: Value) -> Outcome:
         return declined("the weights have fewer bytes in memory")
     if _is_read_otherwise(graph, product, weights, source):
         return declined("the weights are read without the factor, too: there would be two copies")
+    if not _is_finite(graph, op, source):
+        return declined("the factor is not finite everywhere, and times a weight of 0 that is NaN")
     own = [weight_axis(product, at, axis) for axis in axes]
     if None in own:
         return declined("the factor is not one for each output channel")
@@ -100,6 +113,25 @@ def _with_weights(graph: Graph, op: Op, product: Op, factor: Value) -> Outcome:
     operands = list(product.operands)
     operands[at] = _applied(graph, op, weights, wide)
     return build(graph, product.kind, operands, product.loc, **product.attrs)
+
+
+def _is_finite(graph: Graph, op: Op, factor: Value) -> bool:
+    """Whether that is what `op` multiplies by, of the weights of this moment. Nobody looks where
+    slices of weights are meant, weights are gone, or it would take long: then it is taken to be."""
+    of = weights_behind(graph, factor)
+    values = values_behind([factor])
+    short = all(value.type.has_numbers and value.type.size <= _MOST_ELEMENTS for value in values)
+    if not short or any(w in graph.sliced or w not in graph.weights for w in of):
+        return True
+    alone = copied(graph, of, [factor], ())
+    try:
+        arrays = [graph.weights[w].elements for w in of]
+    except GoneError:
+        return True
+    (found,) = interpret(alone, arrays)
+    wide = found.astype(np.float64)
+    with np.errstate(all="ignore"):
+        return bool(np.isfinite(1 / wide if function_of(op) == "div" else wide).all())
 
 
 def _is_read_otherwise(graph: Graph, product: Op, weights: Value, factor: Value) -> bool:

@@ -207,3 +207,40 @@ def test_one_row_has_the_factors_that_many_have(rows: tuple[int, ...]) -> None:
         exact = np.tanh(x @ wanted["w"] * wanted["s"] + wanted["b"])
         np.testing.assert_allclose(bound(x), exact, atol=2e-6)
     assert bound.memory_analysis()["kept_nbytes"] <= 1.2 * 4 * 96 * 192
+
+
+NUMBERS = (np.inf, -np.inf, np.nan, 0.0, -0.0, 2.0)
+
+
+@pytest.mark.parametrize("number", NUMBERS)
+@pytest.mark.parametrize("fn", ["mul", "div"])
+def test_factors_that_are_no_ordinary_numbers(number: float, fn: str) -> None:
+    """Of weights some are 0, which no product is; with a shift, and without."""
+    random = np.random.default_rng(0)
+    w, b = (random.normal(size=shape).astype(np.float32) for shape in ((8, 16), (16,)))
+    w[::2, 3:5] = 0
+    s = np.ones(16, np.float32)
+    s[3] = s[7] = number
+    x = random.normal(size=(4, 8)).astype(np.float32)
+
+    def f(params: Any, x: Any) -> Any:
+        w, b, s = params
+        both = x @ w + b, x @ (w * 0.5)
+        return [made * s[None] if fn == "mul" else made / s[None] for made in both]
+
+    bound = stagejit.bind(f, (w, b, s))
+    with np.errstate(all="ignore"):
+        wanted = f((w, b, s), x)
+        finite = np.isfinite(s if fn == "mul" else 1 / s.astype(np.float64)).all()
+    for one, other in zip(bound(x), wanted, strict=True):
+        np.testing.assert_allclose(np.asarray(one), other, rtol=1e-5, atol=1e-5)
+    declined = [d for d in bound.plan(x).decisions if "not finite" in d.reason]
+    assert bool(declined) != finite
+
+
+def test_a_factor_that_is_computed_of_weights() -> None:
+    w, v = np.zeros((8, 16), np.float32), np.zeros(16, np.float32)
+    w[0] = 1
+    x = np.ones((4, 8), np.float32)
+    bound = stagejit.bind(lambda p, x: (x @ p[0]) * lax.rsqrt(p[1])[None], (w, v))
+    np.testing.assert_array_equal(np.asarray(bound(x)), np.full((4, 16), np.inf))
