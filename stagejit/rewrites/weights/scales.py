@@ -60,31 +60,39 @@ def _orders(op: Op) -> list[tuple[Value, Value]]:
 
 def _product_behind(graph: Graph, value: Value) -> Op | None:
     """The product that a value is, but for what weights add to it."""
-    op = value.op
-    if op.definition.is_product:
-        return op if any(is_determined(graph, x) for x in op.operands) else None
+    while not value.op.definition.is_product:
+        at = _shifted(graph, value.op)
+        if at is None:
+            return None
+        value = value.op.operands[at]
+    return value.op if any(is_determined(graph, x) for x in value.op.operands) else None
+
+
+def _shifted(graph: Graph, op: Op) -> int | None:
+    """The operand that weights are added to, or taken from."""
     if function_of(op) not in _ADDS:
         return None
-    for at, other in enumerate(op.operands[::-1]):
-        if is_known(graph, other):
-            return _product_behind(graph, op.operands[at])
-    return None
+    return next((at for at in (0, 1) if is_known(graph, op.operands[1 - at])), None)
 
 
 def _scaled(graph: Graph, op: Op, value: Value, factor: Value) -> Outcome:
     """`value`, times or divided by `factor` as in `op`."""
-    made = value.op
+    shifts = list[tuple[Op, int]]()
+    while (at := _shifted(graph, value.op)) is not None:
+        if len(graph.uses(value)) > 1:
+            return declined("the product is read elsewhere, too")
+        shifts.append((value.op, at))
+        value = value.op.operands[at]
     if len(graph.uses(value)) > 1:
         return declined("the product is read elsewhere, too")
-    if made.definition.is_product:
-        return _with_weights(graph, op, made, factor)
-    at = next(at for at in (0, 1) if is_known(graph, made.operands[1 - at]))
-    inner = _scaled(graph, op, made.operands[at], factor)
-    if not isinstance(inner, Value):
-        return inner
-    other = _applied(graph, op, made.operands[1 - at], factor)
-    operands = (inner, other) if at == 0 else (other, inner)
-    return mapped(graph, str(function_of(made)), *operands)
+    made = _with_weights(graph, op, value.op, factor)
+    if not isinstance(made, Value):
+        return made
+    for shift, at in reversed(shifts):
+        other = _applied(graph, op, shift.operands[1 - at], factor)
+        operands = (made, other) if at == 0 else (other, made)
+        made = mapped(graph, str(function_of(shift)), *operands)
+    return made
 
 
 def _with_weights(graph: Graph, op: Op, product: Op, factor: Value) -> Outcome:

@@ -244,3 +244,11 @@ def test_a_factor_that_is_computed_of_weights() -> None:
     x = np.ones((4, 8), np.float32)
     bound = stagejit.bind(lambda p, x: (x @ p[0]) * lax.rsqrt(p[1])[None], (w, v))
     np.testing.assert_array_equal(np.asarray(bound(x)), np.full((4, 16), np.inf))
+
+
+def test_shifts_of_any_number() -> None:
+    """More than Python's stack has room for."""
+    adds = "\n".join(f"%{at}: f32[4,16] = map add %{at - 1}, %2" for at in range(4, 1500))
+    text = f"%3: f32[4,16] = map sub %2, %0\n{adds}\n%1500: f32[4,16] = map mul %1499, %1\n"
+    made = rewritten(scaled_product, product(f"{text}return %1500"))
+    assert "map mul %w, %2\n" in made
