@@ -28,6 +28,12 @@ def _normalized(x: Array) -> Array:
     return (x - x.mean(-1, keepdims=True)) / jnp.sqrt(x.var(-1, keepdims=True) + 1)
 
 
+def _repeated(x: Array) -> Array:
+    """Each element several times side by side, in rows that are repeated in turn."""
+    several = jnp.broadcast_to(x[..., None], (*x.shape, 3)) * 2
+    return jnp.broadcast_to(several[None], (2, *several.shape))
+
+
 STEPS: tuple[Step, ...] = (
     lambda x, y: jnp.exp(x),
     lambda x, y: x * 2 + 1,
@@ -43,6 +49,7 @@ STEPS: tuple[Step, ...] = (
     lambda x, y: jax.nn.softmax(x, axis=-1) if x.ndim else None,
     lambda x, y: _normalized(x) if x.ndim else None,
     lambda x, y: x @ jnp.tanh(x).T if x.ndim == 2 else None,
+    lambda x, y: _repeated(x * 2 + x * x) if 0 < x.ndim < 3 else None,
 )
 # What may be no view, or no box, of what it is made of.
 RELAID: tuple[Step, ...] = (

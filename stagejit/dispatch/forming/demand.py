@@ -60,6 +60,13 @@ class _Demand:
     def evaluations(self) -> float:
         return sum(self.at.values())
 
+    @property
+    def made(self) -> float:
+        """How many of these evaluations are not of the element before; of sizes that are symbols,
+        which nothing is divided by, a part."""
+        total = self.evaluations
+        return total * (1 / self.repeated) if isinstance(total, Expr) else total / self.repeated
+
 
 def _once(value: Value) -> dict[_Place, float]:
     """Each element of a value, one time."""
@@ -224,7 +231,7 @@ def _too_dear(state: State, op: Op, wanted: dict[Group, _Demand]) -> str:
     chain, transcendental, leaves = _chain(state, op)
     if transcendental:
         return f"{transcendental} would be evaluated {_times(total, size)}"
-    total = sum(demand.evaluations / demand.repeated for demand in wanted.values())
+    total = sum(demand.made for demand in wanted.values())
     if at_most(cast(int, total), size):
         return ""
     readers = len(wanted)
