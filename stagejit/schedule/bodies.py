@@ -125,6 +125,8 @@ class PlacedBody:
         assert value is not None
         box, all_of_it = swept(access.box, self.schedule.plan.scalars, trip)
         if place.stride_nbytes:
+            # Each iteration has its own slice: what moves within that meets a diagonal.
+            all_of_it = all_of_it and (trip == 1 or not access.box.symbols())
             box, shape = Box.of(((0, trip, 1), *box.dims())), (trip, *shape)
         box, fits = box.reshaped(shape, value.shape)
         reason = "" if all_of_it and access.exact and fits else _INSIDE if fits else _RESHAPED

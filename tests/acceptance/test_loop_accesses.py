@@ -105,3 +105,18 @@ def test_constant_results_are_no_work_of_the_loop() -> None:
     loop = loop_of(plan)
     assert texts(loop.reads) == {"xs[0:6, 0:1, 0:8]", "r0[0:8]"}
     assert texts(loop.writes) == {"r0[0:8]", "r4[0:6, 0:8]"}
+
+
+def test_what_moves_within_slices_is_a_diagonal() -> None:
+    """Each iteration reads another element of another slice: not all of the slices is read."""
+
+    def f(xs: Any) -> Any:
+        def step(total: Any, each: Any) -> Any:
+            x, i = each
+            return total + x[i], None
+
+        return lax.scan(step, jnp.zeros(8), (xs, jnp.arange(4)))[0]
+
+    xs = f32(4, 4, 8)
+    loop = loop_of(check(f, xs, orders=2))
+    assert "~arg0[0:4, 0:4, 0:8]" in texts(loop.reads)

@@ -3,6 +3,8 @@
 Input: a graph of dispatches, in which whoever overwrites what others read, too, overwrites a copy.
 Output: the same without some of these copies. Invariant: the memory that is overwritten instead may
 be overwritten, and who reads of it what is overwritten comes first, in any order that edges allow.
+
+A donated argument that is returned as it is lies where it is returned: that copy goes, too.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stagejit.dispatch.in_place import refuse_updates
+from stagejit.dispatch.outputs import without_reshapes
 from stagejit.dispatch.rewrites.views import Chain, Users, Views, is_passed, users_of, waits
 from stagejit.graph.ir import Op, Value
 from stagejit.graph.ops.dispatches import destination, parts_of
@@ -56,6 +59,9 @@ class _Copies:
             if copied is None or of_arguments != self.views.memory(copied).op.definition.is_input:
                 continue
             users = users_of(self.graph, result)
+            if users.update is None and self._is_there(result, copied):
+                self.log.apply(NAME, op, "it is returned in the donated argument that it is")
+                return self._without(result, copied)
             if users.update is None:
                 continue
             outcome = self._refuse_memory(copied) or self._who_comes_first(copied, users)
@@ -65,6 +71,22 @@ class _Copies:
             self.log.apply(NAME, op, "what it copied is overwritten when everybody has read it")
             return self._elide(result, copied, outcome)
         return None
+
+    def _is_there(self, result: Value, copied: Value) -> bool:
+        """Whether a result that is returned may lie in an argument that it is a copy of."""
+        views = self.views
+        if not copied.op.definition.is_input or views.returned_in(copied) is not result:
+            return False
+        chain = views.chain(copied)
+        return not self._refuse_memory(copied) and len(chain.versions) == 1 and not chain.is_passed
+
+    def _without(self, result: Value, copied: Value) -> Op | None:
+        """What is left of who made a result in whose place there is what it is a copy of."""
+        if len(result.op.results) == 1:
+            self.log.put(result.op, [copied])
+            return None
+        self.graph.replace_uses(result, copied)
+        return self.views.drop(self.log, result)
 
     def _refuse_memory(self, value: Value) -> str:
         """Why nobody may write in the memory of a value; empty if that is allowed."""
@@ -177,8 +199,8 @@ class _Copies:
 def _copied(result: Value) -> Value | None:
     """The operand that a result is a copy of, element by element in its place."""
     part = parts_of(result.op)[0]
-    value = part.outputs[result.index]
+    value = without_reshapes(part.outputs[result.index])
     if not value.op.definition.is_input or destination(part, result.index) is not None:
         return None
-    number: int = value.op.attrs["index"]
-    return result.op.operands[number]
+    copied = result.op.operands[value.op.attrs["index"]]
+    return copied if copied.type == result.type else None
