@@ -161,7 +161,7 @@ class _Rows:
 class _Encoder:
     def __init__(self, program: HostProgram) -> None:
         self.program = program
-        args, buffers = len(program.arg_nbytes), len(program.arg_nbytes + program.result_nbytes)
+        args, buffers = program.operands, program.operands + len(program.result_nbytes)
         self.bases = {"arg": 0, "result": args, "arena": buffers, "fault": buffers + 1}
         self.bases["bound"] = buffers + 2
         self.constants: dict[tuple[_Item, ...], int] = {}  # with their places among the constants
@@ -199,7 +199,7 @@ class _Encoder:
             "Next: free memory, or use smaller arguments"
         )
         return {
-            "nargs": len(program.arg_nbytes),
+            "nargs": program.operands,
             "nresults": len(program.result_nbytes),
             "on.stack": arena if program.on_stack else 0,
             "rows.on.stack": 0 if large else rows,

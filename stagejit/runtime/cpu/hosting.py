@@ -7,7 +7,7 @@ that of the plan.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from stagejit.codegen.generate import Generated
@@ -15,10 +15,12 @@ from stagejit.codegen.kernel import Kernel
 from stagejit.codegen.target import Target
 from stagejit.dispatch.regions import Region
 from stagejit.errors import InternalError
+from stagejit.graph import python_functions
 from stagejit.options import Options
 from stagejit.runtime.cpu.nans.checking import Checking, name_of
 from stagejit.runtime.hosting import program as host
 from stagejit.runtime.hosting import program_steps
+from stagejit.runtime.hosting.background import runs_in_background
 from stagejit.runtime.hosting.launching import grain_of, launching
 from stagejit.runtime.hosting.program import HostProgram, Launch, Parallel
 from stagejit.runtime.hosting.program_steps import BufferRef
@@ -63,7 +65,7 @@ class _Hosting(Hosting[host.Step]):
         steps = self.steps(run, scope)
         if self.checking is not None:
             steps = (*self.checking.begin(run, scope), *steps, *self.checking.end(run, scope))
-        return HostProgram(
+        made = HostProgram(
             self.name,
             steps,
             tuple(buffers[name].nbytes for name in run.arguments),
@@ -75,6 +77,15 @@ class _Hosting(Hosting[host.Step]):
             tuple(self.sites.made),
             () if self.checking is None else tuple(self.checking.texts),
         )
+        return replace(made, background=self._in_background(made))
+
+    def _in_background(self, program: HostProgram) -> bool:
+        """Not where a check is to end the very call, nor where Python is called, whose functions
+        may want what their caller holds."""
+        if self.checking is not None or python_functions.TARGET in program.targets():
+            return False
+        seconds = self._seconds(self.run.steps) / self.target.cores
+        return runs_in_background(seconds, len(self.run.results))
 
     def _bound_nbytes(self) -> tuple[int, ...]:
         """Of all weights of the function, where this run reads one."""
@@ -131,7 +142,7 @@ class _Hosting(Hosting[host.Step]):
     def iterations(
         self, step: Step, scope: Scope, trip: int, body: Sequence[host.Step]
     ) -> host.Step:
-        threads, seconds = step.dispatch.bodies[0].threads, self._seconds(step.bodies[0])
+        threads, seconds = step.dispatch.bodies[0].threads, self._seconds(step.bodies[0].steps())
         grain = grain_of(trip, trip * seconds, threads)
         return host.Iterations(trip, threads, grain, tuple(body), self.site(step, scope))
 
@@ -149,12 +160,12 @@ class _Hosting(Hosting[host.Step]):
     ) -> list[host.Step]:
         return [program_steps.Branch(index, nbytes, tuple(map(tuple, branches)))]
 
-    def _seconds(self, schedule: Schedule) -> float:
+    def _seconds(self, steps: Iterable[Step]) -> float:
         """Of one execution on one core, loops of unknown length and branches counted once."""
         found = 0.0
-        for step in schedule.steps():
+        for step in steps:
             times = step.dispatch.bodies[0].trip or 1 if step.bodies else 1
-            found += times * sum(map(self._seconds, step.bodies))
+            found += times * sum(self._seconds(body.steps()) for body in step.bodies)
             if step.region.has_kernel:
                 found += sum(self._kernel(part).seconds for part in step.region.parts)
         return found

@@ -127,6 +127,7 @@ class HostProgram:
     bound_nbytes: of weights, which no call passes: the program finds them in its table.
     sites: what steps belong to; programs that do the same are one, whatever their sites are.
     checks: what errors of `Check`s say, by their number.
+    background: a call has an operand more, which is not read; see `background.py`.
     """
 
     name: str
@@ -139,6 +140,12 @@ class HostProgram:
     bound_nbytes: tuple[int, ...] = ()
     sites: tuple[Site, ...] = field(default=(), compare=False, repr=False)
     checks: tuple[str, ...] = ()
+    background: bool = False
+
+    @property
+    def operands(self) -> int:
+        """How many buffers a call passes before those of the results."""
+        return len(self.arg_nbytes) + self.background
 
     def launches(self) -> Iterator[Launch]:
         """Every launch, in program order."""
@@ -239,7 +246,8 @@ def _broken(program: HostProgram, what: str) -> None:
 
 def as_text(program: HostProgram) -> str:
     """One line a step, indented by nesting."""
-    lines = [f"host @{program.name}  arena {program.arena_nbytes} B"]
+    where = "  in the background" if program.background else ""
+    lines = [f"host @{program.name}  arena {program.arena_nbytes} B{where}"]
     lines += [f"  alias result{result} = arg{arg}" for result, arg in program.aliases]
     lines += _LANGUAGE.lines(program.steps)
     return "\n".join(lines) + "\n"

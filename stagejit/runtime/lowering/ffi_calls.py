@@ -10,6 +10,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import jax
+import numpy as np
+from jax.interpreters import mlir
 
 # Of operands and of results, each with the fastest axis first.
 Layouts = tuple[Sequence[Any], Sequence[Any]]
@@ -32,3 +34,20 @@ def ffi_call(
         result_layouts=outputs,
     )
     return list(lower(ctx, *operands, **attributes))
+
+
+def with_work(
+    ctx: Any, operands: Sequence[Any], layouts: Layouts | None, operations: int
+) -> tuple[Any, list[Any], Layouts | None]:
+    """The same with an operand more, for which XLA has to do so many operations."""
+
+    def work() -> Any:
+        numbers = jax.lax.iota(np.uint8, operations)
+        return numbers * numbers
+
+    aval = jax.core.ShapedArray((operations,), np.uint8)
+    inner = ctx.replace(avals_in=[], avals_out=[aval])
+    (made,) = mlir.lower_fun(work, multiple_results=False)(inner)
+    if layouts is not None:
+        layouts = ([*layouts[0], (0,)], layouts[1])
+    return ctx.replace(avals_in=[*ctx.avals_in, aval]), [*operands, made], layouts
