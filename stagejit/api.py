@@ -99,7 +99,7 @@ def jit(
 def require_known(function: str, jit_options: Collection[str], own: Collection[str] = ()) -> None:
     """Raises TypeError, as Python does, for a name that neither jax.jit nor `function` takes, and
     says what was meant. own: names that `function` takes."""
-    known = ["options", *own, *_of_jax_jit()] if jit_options else []
+    known = ["options", *own, *seams.names_of_jit()] if jit_options else []
     for name in jit_options:
         if name in known:
             continue
@@ -107,12 +107,6 @@ def require_known(function: str, jit_options: Collection[str], own: Collection[s
         if name in (each.name for each in fields(Options)):
             meant = f"it is one of the options: options=stagejit.Options({name}=...)"
         raise TypeError(f"{function}() got an unexpected keyword argument {name!r}: {meant}")
-
-
-@functools.cache
-def _of_jax_jit() -> tuple[str, ...]:
-    parameters = inspect.signature(jax.jit).parameters.values()
-    return tuple(each.name for each in parameters if each.kind is each.KEYWORD_ONLY)
 
 
 def _with_backend(options: Options | None, jit_options: dict[str, Any]) -> Options | None:

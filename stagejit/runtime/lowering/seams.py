@@ -133,6 +133,13 @@ def problems() -> tuple[str, ...]:
     return tuple(found)
 
 
+@cache
+def names_of_jit() -> tuple[str, ...]:
+    """Of what `jax.jit` takes by name."""
+    parameters = inspect.signature(_jax_jit).parameters.values()
+    return tuple(each.name for each in parameters if each.kind is each.KEYWORD_ONLY)
+
+
 def plain_jit(fun: Any, jit_options: Mapping[str, Any], *, stacklevel: int) -> Any:
     """`jax.jit(fun, **jit_options)`. What it warns of is at the line of the caller that
     `stacklevel` says, as for `warnings.warn`: JAX itself counts the frames up to its own caller."""
