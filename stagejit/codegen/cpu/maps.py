@@ -99,8 +99,9 @@ class _Policy:
     ) -> None:
         self.loops, self.target, self.emitter, self.lanes = loops, target, emitter, loops.lanes
         self.elements = emitter.elements
-        self.stores = Stores(loops.region, self.elements, memory, loops.offsets, loops.streamed)
-        self.store = Do("store", lambda: self.stores.write(enumerate(loops.places)))
+        stores = Stores(loops.region, self.elements, memory, loops.offsets, loops.streamed)
+        self.stores = stores
+        self.store = Do("store", lambda: stores.write(enumerate(loops.places)))
         (variables,), vector, between = loops.groups, loops.vector, loops.between
         ranked = None if between or not vector else best_tile(variables, vector, loops.forms)
         self.tile = ranked.best if ranked else None
@@ -166,13 +167,11 @@ class _Policy:
 
     def _steps(self, variables: Sequence[Var]) -> Do:
         """All steps of loops without code of their own; see Note [Repeated elements]."""
-        steps, places = steps_of(variables), self.loops.places
+        steps, places, stores = steps_of(variables), self.loops.places, self.stores
         if self.repeats:
             reason = f"{len(steps)} stores of what is evaluated once, or mostly"
             self.emitter.chose("repeat", reason)
-        return Do(
-            f"store {len(steps)} times", lambda: self.stores.write_steps(steps, enumerate(places))
-        )
+        return Do(f"store {len(steps)} times", lambda: stores.write_steps(steps, enumerate(places)))
 
     def _masked(self, vector: Var) -> bool:
         """Whether the last vector, which is not full, is one of the loop as all others are, so that
