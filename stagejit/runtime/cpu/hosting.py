@@ -20,7 +20,7 @@ from stagejit.options import Options
 from stagejit.runtime.cpu.nans.checking import Checking, name_of
 from stagejit.runtime.hosting import program as host
 from stagejit.runtime.hosting import program_steps
-from stagejit.runtime.hosting.background import runs_in_background
+from stagejit.runtime.hosting.background import runs_in_background, touched_part
 from stagejit.runtime.hosting.launching import grain_of, launching
 from stagejit.runtime.hosting.program import HostProgram, Launch, Parallel
 from stagejit.runtime.hosting.program_steps import BufferRef
@@ -84,7 +84,7 @@ class _Hosting(Hosting[host.Step]):
         may want what their caller holds."""
         if self.checking is not None or python_functions.TARGET in program.targets():
             return False
-        seconds = self._seconds(self.run.steps) / self.target.cores
+        seconds = self._seconds(self.run.steps, of_touched=True) / self.target.cores
         return runs_in_background(seconds, len(self.run.results))
 
     def _bound_nbytes(self) -> tuple[int, ...]:
@@ -160,14 +160,19 @@ class _Hosting(Hosting[host.Step]):
     ) -> list[host.Step]:
         return [program_steps.Branch(index, nbytes, tuple(map(tuple, branches)))]
 
-    def _seconds(self, steps: Iterable[Step]) -> float:
-        """Of one execution on one core, loops of unknown length and branches counted once."""
+    def _seconds(self, steps: Iterable[Step], *, of_touched: bool = False) -> float:
+        """Of one execution on one core, loops of unknown length and branches counted once.
+        of_touched: memory that kernels are given counts as far as they touch it."""
         found = 0.0
         for step in steps:
             times = step.dispatch.bodies[0].trip or 1 if step.bodies else 1
-            found += times * sum(self._seconds(body.steps()) for body in step.bodies)
-            if step.region.has_kernel:
-                found += sum(self._kernel(part).seconds for part in step.region.parts)
+            bodies = (self._seconds(body.steps(), of_touched=of_touched) for body in step.bodies)
+            found += times * sum(bodies)
+            region = step.region
+            if region.has_kernel:
+                given = sum(value.type.nbytes for value in (*region.operands, *region.results))
+                share = touched_part(step.dispatch, given) if of_touched else 1.0
+                found += share * sum(self._kernel(part).seconds for part in region.parts)
         return found
 
     # ---------------------------------------------------------------- kernels

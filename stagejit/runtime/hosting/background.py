@@ -14,10 +14,22 @@ parameters, of 600 results, takes 2.64 ms in the background and 3.11 ms where it
 
 from __future__ import annotations
 
+from stagejit.schedule.plans.plan import Dispatch
+
 XLA_OPERATIONS = 1024  # it wants 1000
 _LONG_SECONDS = 5e-3  # beside which handing over is nothing
 _HAND_OVER_SECONDS = 60e-6
 _RESULT_SECONDS = 2e-6  # of Python's, for an array
+
+
+def touched_part(dispatch: Dispatch, nbytes: int) -> float:
+    """How much a dispatch touches, by its plan, of `nbytes` in memory that its kernels are given:
+    a step of a loop updates a row of a buffer, a gather finds some rows of a table. What is touched
+    of a hull is taken to be at most as much as all that is exact."""
+    accesses = (*dispatch.reads, *dispatch.writes)
+    exact = sum(access.nbytes for access in accesses if access.exact)
+    hulls = sum(min(access.nbytes, exact) for access in accesses if not access.exact)
+    return min(1.0, (exact + hulls) / max(nbytes, 1))
 
 
 def runs_in_background(seconds: float, results: int) -> bool:

@@ -60,6 +60,32 @@ def test_long_programs_have_work() -> None:
     assert not is_handed_over(stagejit.jit(lambda x: x[:64, :64] + 1), x)
 
 
+def of_rows(table: Any, at: Any) -> Any:
+    return table[at] * 2
+
+
+def with_rows(table: Any, at: Any) -> Any:
+    return table.at[at].add(1)
+
+
+def with_slice(table: Any, at: Any) -> Any:
+    return jax.lax.dynamic_update_slice(table, jnp.ones((2, 1024)), (at[0], 0))
+
+
+def with_steps(table: Any, at: Any) -> Any:
+    return jax.lax.fori_loop(0, 8, lambda i, t: t.at[i].add(1), table)
+
+
+@pytest.mark.parametrize("f", [of_rows, with_rows, with_slice, with_steps])
+def test_few_rows_of_much_memory_take_no_time(f: Callable[..., Any]) -> None:
+    table = jax.ShapeDtypeStruct((1 << 16, 1024), jnp.float32)
+    donated = stagejit.jit(f, donate_argnums=() if f is of_rows else 0)
+    at = jax.ShapeDtypeStruct((2,), jnp.int32)
+    assert "in the background" not in donated.lower(table, at).as_text("host")
+    all_of_it = stagejit.jit(lambda table, at: table * at[0])
+    assert "in the background" in all_of_it.lower(table, at).as_text("host")
+
+
 def scanned(x: Any) -> Any:
     return jax.lax.scan(lambda c, y: (c + jnp.sin(y), c * 2), jnp.zeros(x.shape[1:]), x)
 
