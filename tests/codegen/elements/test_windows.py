@@ -45,6 +45,20 @@ def numbers(*shape: int, dtype: Any = np.float32, seed: int = 0, special: bool =
     return windows.elements(random.Random(seed), shape, np.dtype(dtype), special=special)
 
 
+@pytest.mark.parametrize("seed", range(12))
+def test_windows_that_step_from_line_to_line(runner: Runner, seed: int) -> None:
+    """Where all steps make up a line, the loops over lines and over windows are one, and vectors go
+    on from the end of a line to the next."""
+    rng = random.Random(seed)
+    for _ in range(6):
+        size, stride = rng.randint(1, 4), rng.randint(1, 4)
+        size = min(size, stride)  # the last window ends where the line does
+        shape = *(rng.randint(1, 4) for _ in range(rng.randint(1, 2))), stride * rng.randint(1, 9)
+        ones = (1,) * (len(shape) - 1)
+        f = made(rng.choice(FUNCTIONS[:3]), shape, (*ones, size), (*ones, stride))
+        runner.check(f, numbers(*shape, seed=seed))
+
+
 @pytest.mark.parametrize("seed", range(24))
 def test_random_windows(runner: Runner, seed: int) -> None:
     rng = random.Random(seed)
