@@ -8,7 +8,7 @@ value itself, is not asked here: see `rewrites/copies.py` and `rewrites/inserts.
 Note [Small reads]: where a small part of a buffer is read by somebody who has to wait for an update
 of it, be it a slice, or what a gather or a window finds, the part gets a dispatch of its own, which
 can come first: else all of the buffer would be copied. For the same reason that dispatch joins none
-that waits for an update of what it reads, see `legality.refuse_overwritten`.
+that waits for an update of what it reads, see `legality.refuse_turn`.
 """
 
 from __future__ import annotations

@@ -36,8 +36,8 @@ from stagejit.dispatch.groups.group import Group, Grouping, Location, Refusal
 from stagejit.dispatch.groups.legality import (
     locate,
     refuse_order,
-    refuse_overwritten,
     refuse_rows,
+    refuse_turn,
 )
 from stagejit.dispatch.groups.offsets import explain_offsets
 from stagejit.dispatch.groups.state import State
@@ -223,12 +223,7 @@ class _Former:
             refusal = "" if state.enabled("fuse-rows") else "fuse-rows is disabled"
             how = "what" if shared else "little while" if light else "parts beside those that"
             what = f"{how} {group.anchor} reads"
-            refusal = (
-                refusal
-                or refuse_order(state, group, needed)
-                or refuse_overwritten(state, group, op)
-                or ""
-            )
+            refusal = refusal or refuse_turn(state, group, op, needed) or ""
             if state.accept("fuse-rows", op, refusal, f"reads {what}, along the same rows"):
                 return group
         return None

@@ -17,8 +17,7 @@ from stagejit.dispatch.groups.group import Group, Location, Refusal
 from stagejit.dispatch.groups.legality import (
     locate,
     refuse_join,
-    refuse_order,
-    refuse_overwritten,
+    refuse_turn,
     switch_of,
 )
 from stagejit.dispatch.groups.state import State
@@ -107,7 +106,7 @@ def _neighbour(state: State, op: Op, readers: Collection[Group]) -> Group | None
         )
         if not together or waiting or state.deps[op] >> group.id & 1:
             continue
-        if not (refuse_order(state, group, state.deps[op]) or refuse_overwritten(state, group, op)):
+        if refuse_turn(state, group, op, state.deps[op]) is None:
             reason = "stored beside a result that reads the same array"
             state.decide("fuse-producers", op, True, reason, group)
             return group

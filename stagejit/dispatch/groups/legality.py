@@ -164,8 +164,12 @@ def refuse_join(state: State, group: Group, op: Op, place: Location) -> Refusal 
             return Refusal("its shape is not that of what the dispatch computes")
     if place.space == "row" and (reason := refuse_rows(group)):
         return reason
-    needed = state.deps_of_all(op.operands)
-    return refuse_order(state, group, needed) or refuse_overwritten(state, group, op)
+    return refuse_turn(state, group, op, state.deps_of_all(op.operands))
+
+
+def refuse_turn(state: State, group: Group, op: Op, needed: int) -> Refusal | None:
+    """Why `op`, which needs the groups of a bit set, is not evaluated when `group` is."""
+    return refuse_order(state, group, needed) or _refuse_overwritten(state, group, op)
 
 
 def refuse_order(state: State, group: Group, needed: int) -> Refusal | None:
@@ -177,13 +181,15 @@ def refuse_order(state: State, group: Group, needed: int) -> Refusal | None:
     return None
 
 
-def refuse_overwritten(state: State, group: Group, op: Op) -> Refusal | None:
+def _refuse_overwritten(state: State, group: Group, op: Op) -> Refusal | None:
     """Why `op`, which is small, and `group` had better not be one: an update of a buffer that one
     of them reads would come before the other, and all of the buffer would be copied."""
+    of_group, of_op = state.overwritten_by[group], state.overwritten(op.operands)
+    if not (of_group or of_op):
+        return None
     after_op = state.reach.closure(state.deps_of_all(op.operands))
     after_group = state.reach.before[group.id]
-    read = state.overwritten(op.operands)
-    for buffers, before in ((state.overwritten_by[group], after_op), (read, after_group)):
+    for buffers, before in ((of_group, after_op), (of_op, after_group)):
         for buffer in buffers:
             update = state.update_of(buffer)
             assert update is not None
