@@ -103,7 +103,7 @@ hold_across_forks(_one_at_a_time)
 _tracing = Gate()
 
 
-@dataclass
+@dataclass(eq=False, repr=False)
 class Compilation:
     """One function on its way through the steps; a field exists once its step has run.
 
@@ -153,6 +153,9 @@ class Compilation:
         if isinstance(self.target, Device):
             with importing:
                 importlib.import_module("stagejit.runtime.cuda.steps")
+
+    def __repr__(self) -> str:
+        return f"<Compilation of {self.request.name}: {', '.join(self.seconds) or 'no step'}>"
 
     @property
     def plan(self) -> Plan:

@@ -70,6 +70,7 @@ def test_what_is_shown_runs_no_further_step() -> None:
     assert "codegen" not in lowered.compilation.seconds
     lowered.as_text("host")
     assert "load" not in lowered.compilation.seconds
+    assert repr(lowered.compilation).endswith(", codegen, host>")
     assert str(lowered.plan) == lowered.as_text("plan")
 
 

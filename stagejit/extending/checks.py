@@ -17,9 +17,10 @@ from stagejit.base.loc import Loc
 from stagejit.base.machine import Machine
 from stagejit.codegen.own import checked_code
 from stagejit.errors import ExtensionError, OptionsError
-from stagejit.graph.definition import OpDef
+from stagejit.graph.definition import OpDef, require, states_its_types
 from stagejit.graph.functions import MAP_FUNCTIONS
 from stagejit.options import SWITCHES, suggested
+from stagejit.types import DType, TensorType
 
 _MACHINES = {"cpu": "a CPU", "cuda": "a GPU"}
 BACKENDS = tuple(_MACHINES)
@@ -107,6 +108,8 @@ def guarded(definition: OpDef, own: Extension) -> OpDef:
         guarded = field.init and callable(given) and given is not field.default
         if guarded and field.name not in ("infer", "check"):
             changed[field.name] = _running(own, field.name, given)
+    if definition.infer is not states_its_types:
+        changed["infer"] = _typed(definition.infer)
     if definition.code is not None:
         changed["code"] = checked_code(own, definition.code)
     return dataclasses.replace(definition, **changed)
@@ -118,6 +121,20 @@ def _running(own: Extension, name: str, function: Callable[..., Any]) -> Callabl
             return function(*args, **more)
 
     return called
+
+
+def _typed(infer: Callable[..., Any]) -> Callable[..., Any]:
+    def inferred(operands: Any, attrs: Any) -> Any:
+        types = infer(operands, attrs)
+        for type in types if isinstance(types, tuple | list) else [types]:
+            is_type = isinstance(type, TensorType) and isinstance(type.shape, tuple)
+            require(
+                type is None or (is_type and isinstance(type.dtype, DType)),
+                "infer returned no type of a value, which is TensorType(dtype, shape)",
+            )
+        return types
+
+    return inferred
 
 
 def as_one(kind: str) -> Callable[..., Any]:

@@ -26,6 +26,7 @@ from tests.extending.own import (
     recurrence_kernel,
     recurrence_p,
     softsign,
+    softsign_code,
     softsign_p,
 )
 
@@ -207,6 +208,25 @@ def test_operands_that_do_not_fit_are_refused_where_they_are() -> None:
         kind="softsign", infer=infer, interpret=softsign, is_elementwise=True, code=lambda *_: None
     )
     assert "one axis only" in broken(definition).what
+
+
+@pytest.mark.parametrize(
+    "types",
+    [
+        lambda type: w.TensorType(type.shape, type.dtype),
+        lambda type: type.shape,
+        lambda type: (type, "f32[3,8]"),
+    ],
+)
+def test_a_result_type_that_is_none(types: Any) -> None:
+    definition = extending.OpDef(
+        kind="softsign",
+        infer=lambda operands, attrs: types(operands[0]),
+        interpret=softsign,
+        is_elementwise=True,
+        code=softsign_code,
+    )
+    assert "infer returned no type of a value, which is TensorType(" in broken(definition).what
 
 
 def test_an_op_without_a_kernel_says_what_it_lacks() -> None:
