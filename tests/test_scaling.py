@@ -313,6 +313,48 @@ def test_each_body_of_a_nest_is_scheduled_as_often() -> None:
     assert long / short < 4 * MOST_GROWTH, (long, short)
 
 
+def nested_branches(n: int) -> Program:
+    def f(p: Any, x: Any) -> Any:
+        return jnp.sin(x)
+
+    def around(inner: Callable[..., Any], i: int, p: Any, x: Any) -> Any:
+        return lax.cond(p[i], functools.partial(inner, p), lambda x: x * 2, x + float(i))
+
+    for i in range(n):
+        f = functools.partial(around, f, i)
+    return f, (jax.ShapeDtypeStruct((n,), jnp.bool_), array(8, 8)), ()
+
+
+@pytest.mark.parametrize("family", [nest, nested_branches])
+def test_each_body_of_a_nest_is_rewritten_as_often(family: Callable[[int], Program]) -> None:
+    short, long = (
+        calls_to_run(Compilation(requested(family(n), verify=False)).run_until("trace"), "rewrite")
+        for n in (6, 24)
+    )
+    assert long / short < 4 * MOST_GROWTH, (long, short)
+
+
+@pytest.mark.parametrize("kept_nbytes", [0, 16, 64, None])
+def test_weights_are_given_up_one_by_one_without_looking_at_all(kept_nbytes: int | None) -> None:
+    """kept_nbytes: of 128 of each weight."""
+
+    def calls(n: int) -> int:
+        weights = [jnp.ones((8, 4)) * float(i) for i in range(n)]
+        bound = stagejit.bind(
+            lambda weights, x: [x @ jnp.exp(w).T for w in weights],
+            weights,
+            budget_ms=1e9,
+            budget_nbytes=None if kept_nbytes is None else kept_nbytes * n,
+            options=stagejit.Options(cache_dir=""),
+        )
+        traced = bound.trace(jnp.ones((2, 4)))
+        compilation = Compilation(traced.compilation.request).run_until("rewrite")
+        return calls_to_run(compilation, "evaluate")
+
+    short, long = calls(SHORT), calls(LONG)
+    assert long / short < LONG / SHORT * MOST_GROWTH, (long, short)
+
+
 def scan_gradient(n: int) -> Program:
     def combine(a: Any, b: Any) -> Any:
         return a[0] * b[0], a[1] * b[0] + b[1]

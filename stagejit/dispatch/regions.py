@@ -173,11 +173,17 @@ class Region:
 
 
 def with_inner(regions: Iterable[Region]) -> Iterator[Region]:
-    """All regions, those inside of loops and branches too."""
-    for region in regions:
-        yield region
-        for body in region.bodies:
-            yield from with_inner(body.regions)
+    """All regions, those inside of loops and branches too, each after the one that it is in."""
+    pending = [iter(regions)]
+    while pending:
+        for region in pending[-1]:
+            yield region
+            if region.bodies:
+                inner = (each for body in region.bodies for each in body.regions)
+                pending.append(inner)
+                break
+        else:
+            pending.pop()
 
 
 def regions_of(

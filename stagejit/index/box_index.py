@@ -81,10 +81,19 @@ class BoxIndex(Generic[Item]):
 
     def taken(self, box: Box) -> list[Item]:
         """The same, and forgets these boxes."""
+        return [entry.item for entry in self.take(box)]
+
+    def take(self, box: Box) -> list[Entry[Item]]:
+        """The same, to be put back, if at all, before another box is added."""
         found = self._found(box)
         for entry in found:
             entry.gone = True
-        return [entry.item for entry in found]
+        return found
+
+    def put_back(self, entries: Iterable[Entry[Item]]) -> None:
+        """As if these had not been taken."""
+        for entry in entries:
+            entry.gone = False
 
     def any_overlaps(self, box: Box) -> bool:
         """Whether one of the boxes overlaps `box`."""

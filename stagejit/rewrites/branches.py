@@ -3,7 +3,7 @@
 Input: the whole graph, whose bodies have been rewritten already. Output: branches with fewer
 results and operands; results that are updates of an operand say so (`carried`, see
 `graph/ops/control.py`). Invariant: a branch is rebuilt from clones of its graphs, which compute
-what they computed before.
+what they computed before; the bodies in these are handed over, as the old branch is gone.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.ops.control import destination_of
 from stagejit.graph.ops.elementwise import function_of
-from stagejit.rewrites.cloning import cloned, values_behind
+from stagejit.rewrites.cloning import cloned, handed_over, own_attributes, values_behind
 from stagejit.rewrites.driving.driver import Log
 from stagejit.types import bool_
 
@@ -134,7 +134,8 @@ def _with_operands(
         if value in inputs
     }
     outputs = [branch.outputs[at] for at in results]
-    known |= cloned(made, list(dict.fromkeys(outputs)), known)
+    attributes = own_attributes if op.attrs.get("effects") else handed_over  # that one stays
+    known |= cloned(made, list(dict.fromkeys(outputs)), known, attributes)
     made.set_outputs([known[value] for value in outputs])
     return made
 

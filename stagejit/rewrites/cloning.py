@@ -7,7 +7,7 @@ a rewrite changes these in place, together with the operands of one op.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence, Set
 from typing import Any
 
 import networkx as nx
@@ -28,17 +28,41 @@ def values_behind(values: Iterable[Value], known: Iterable[Value] = ()) -> set[V
     return found
 
 
+def own_attributes(op: Op) -> Mapping[str, Any]:
+    """Attributes for a clone of an op that stays: its bodies are other graphs."""
+    known = op.definition
+    if not known.has_bodies or known.with_bodies is None:
+        return op.attrs
+    return {**op.attrs, **known.with_bodies([_twin(body) for body in known.bodies(op)])}
+
+
+def handed_over(op: Op) -> Mapping[str, Any]:
+    """Attributes for a clone of an op that goes: its bodies are those of the clone from now on, so
+    that what lies in many of them is not built again by each."""
+    return op.attrs
+
+
+Attributes = Callable[[Op], Mapping[str, Any]]
+
+
 def cloned(
     graph: Graph,
     values: Sequence[Value],
     known: Mapping[Value, Value],
+    attributes: Attributes = own_attributes,
 ) -> dict[Value, Value]:
     """Appends clones of the ops behind `values` to `graph`."""
-    made = appended(graph, _in_order({value.op for value in values_behind(values, known)}), known)
+    ops = _in_order({value.op for value in values_behind(values, known)})
+    made = appended(graph, ops, known, attributes)
     return {value: made[value] for value in values}
 
 
-def appended(graph: Graph, ops: Iterable[Op], known: Mapping[Value, Value]) -> dict[Value, Value]:
+def appended(
+    graph: Graph,
+    ops: Iterable[Op],
+    known: Mapping[Value, Value],
+    attributes: Attributes = own_attributes,
+) -> dict[Value, Value]:
     """Appends clones of `ops`, operands before users; what stands for each value now."""
     made = dict(known)
     for op in ops:
@@ -47,18 +71,10 @@ def appended(graph: Graph, ops: Iterable[Op], known: Mapping[Value, Value]) -> d
             [made[value] for value in op.operands],
             [result.type for result in op.results],
             op.loc,
-            **own_attributes(op),
+            **attributes(op),
         )
         made.update(zip(op.results, clone.results, strict=True))
     return made
-
-
-def own_attributes(op: Op) -> Mapping[str, Any]:
-    """Attributes for a clone of an op that stays: its bodies are other graphs."""
-    known = op.definition
-    if not known.has_bodies or known.with_bodies is None:
-        return op.attrs
-    return {**op.attrs, **known.with_bodies([_twin(body) for body in known.bodies(op)])}
 
 
 def _twin(body: Graph) -> Graph:

@@ -57,15 +57,25 @@ def _attribute(value: object) -> Hashable:
     return found
 
 
+class _Purity:
+    """Whether evaluating a graph once is as good as twice: remembered, as each body around it asks
+    again. No rewrite adds what has effects, so an answer stays right, or at worst careful."""
+
+    def __init__(self, body: Graph) -> None:
+        self.holds = not any(
+            op.attrs.get("effects")
+            or op.definition.is_left
+            or (op.definition.is_call and op.attrs["target"] == TARGET)
+            or not all(map(_is_pure, op.definition.bodies(op)))
+            for op in body.nx
+        )
+
+
 def _is_pure(body: Graph) -> bool:
-    """Whether evaluating it once is as good as twice."""
-    return not any(
-        op.attrs.get("effects")
-        or op.definition.is_left
-        or (op.definition.is_call and op.attrs["target"] == TARGET)
-        or not all(map(_is_pure, op.definition.bodies(op)))
-        for op in body.nx
-    )
+    found: _Purity | None = body.analyses.get(_Purity)
+    if found is None:
+        found = body.analyses[_Purity] = _Purity(body)
+    return found.holds
 
 
 def _refuse(graph: Graph, op: Op) -> str:

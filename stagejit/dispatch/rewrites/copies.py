@@ -17,8 +17,7 @@ from stagejit.dispatch.rewrites.views import Chain, Users, Views, is_passed, use
 from stagejit.graph.ir import Op, Value
 from stagejit.graph.ops.dispatches import destination, parts_of
 from stagejit.graph.ops.moving.views import behind_aliases
-from stagejit.index.box import Box
-from stagejit.index.box_index import BoxIndex
+from stagejit.index.box_index import BoxIndex, Entry
 from stagejit.rewrites.driving.driver import Log
 
 NAME = "elide-copy"
@@ -26,7 +25,7 @@ NAME = "elide-copy"
 _PAIRED = "it lies in an argument that is not donated for what is made of the copy"
 
 First = dict[Value, list[Op]]  # by updates those who have to come before them
-Read = tuple[Op, Value, Box]  # who reads which version, and what of it
+Read = tuple[Op, Value]  # who reads which version
 
 
 def elide_copies(log: Log, views: Views) -> None:
@@ -125,19 +124,18 @@ class _Copies:
         """The same of what is in `index`. What is taken from there, later updates need not ask
         for: they come after these."""
         first: First = {}
-        taken: list[Read] = []
+        taken: list[Entry[Read]] = []
         for update in updates:
             for box in self.views.boxes_of(update):
-                found = index.taken(box)
+                found = index.take(box)
                 taken += found
-                for read in found:
+                for read in (entry.item for entry in found):
                     reader = self.views.now(read[0])
                     if reader is copying or reader not in self.graph:
                         continue
                     reason = self._refuse(update, reader, read[1])
                     if reason:
-                        for one in taken:
-                            index.add(one[2], one)
+                        index.put_back(taken)
                         return reason
                     if reader is not update.op:
                         first.setdefault(update, []).append(reader)
@@ -172,7 +170,7 @@ class _Copies:
             for box in self.views.boxes_of(version) if number else ():
                 index.taken(box)
             for reader, box in self.views.readers(users_of(self.graph, version)):
-                index.add(box, (reader, version, box))
+                index.add(box, (reader, version))
 
     def _elide(self, result: Value, copied: Value, first: First) -> Op | None:
         """Has the updates of a copy overwrite what is copied; returns what is left of who

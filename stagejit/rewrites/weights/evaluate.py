@@ -11,8 +11,9 @@ made, too, and they read it.
 
 from __future__ import annotations
 
+import heapq
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from stagejit.base.decisions import Decision
@@ -71,14 +72,17 @@ def evaluate_weights(
 
 class _Choice:
     """determined: what weights determine. chosen: what is made, and of equal values, which several
-    bodies may have, the first. readers: views of it that are read, see Note [One arrangement] of
-    `made.py`; made: it, as one of them. read: bytes, by value."""
+    bodies may have, the first; equal: those of the first. readers: views of it that are read, see
+    Note [One arrangement] of `made.py`; made: it, as one of them. read: bytes, by value; place: of
+    each weight in the order of all."""
 
     def __init__(self, graph: Graph, weights: Mapping[Value, Weight], machine: Machine) -> None:
         self.graph, self.weights, self.machine = graph, weights, machine
         self.determined = Determined.of(graph, weights)
         self.leaves = self.determined.leaves
+        self.place = {weight: at for at, weight in enumerate(weights)}
         self.chosen: dict[Value, Value] = {}
+        self.equal: dict[Value, list[Value]] = {}
         self.readers: dict[Value, list[Value]] = {}
         self.views: dict[Value, Views] = {}
         self.made: dict[Value, Made] = {}
@@ -95,8 +99,9 @@ class _Choice:
         first: dict[tuple[str, tuple[Weight, ...]], Value] = {}
         for value in self.chosen:
             made = self._made(value)
-            self.chosen[value] = first.setdefault((made.text, made.weights), value)
-            self.made.setdefault(self.chosen[value], made)
+            self.chosen[value] = same = first.setdefault((made.text, made.weights), value)
+            self.equal.setdefault(same, []).append(value)
+            self.made.setdefault(same, made)
         for value, made in self.made.items():
             self.views[value] = views = self._views(value, made)
             if views:
@@ -107,19 +112,19 @@ class _Choice:
         kept = views_kept(made)
         if kept is not None:
             return kept
-        equal = [x for x, first in self.chosen.items() if first is value]
-        if len(equal) > 1 or value.op not in self.graph:
+        if len(self.equal[value]) > 1 or value.op not in self.graph:
             return ()  # bodies read it
         readers = self.readers[value]
         products = [x for x in readers if any(map(_multiplies, self.graph.users(x)))]
         return views_of((products or readers)[0])
 
-    def _give_up(self, value: Value, reason: str) -> None:
-        """And all that are equal."""
-        for other in [x for x, first in self.chosen.items() if first is value]:
+    def _give_up(self, value: Value, reason: str) -> list[Value]:
+        """And all that are equal, which are returned."""
+        del self.made[value]
+        for other in (given_up := self.equal.pop(value)):
             del self.chosen[other]
             self._decline(other, reason)
-        del self.made[value]
+        return given_up
 
     def _behind(self, value: Value) -> Sequence[Value]:
         """Make `value`, which a call reads, or tell what it is computed from."""
@@ -166,30 +171,26 @@ class _Choice:
 
     def _within_memory(self) -> None:
         """Give up the largest values of a budget as long as all that is kept for it is too much."""
-        budgets = list(dict.fromkeys(weight.budget for weight in self.weights.values()))
-        while found := next(filter(None, map(self._over, budgets)), None):
-            self._give_up(*found)
-
-    def _over(self, budget: Budget) -> tuple[Value, str] | None:
-        """The largest value that is made, if more is kept of a function's weights than it has."""
-        of = [value for value in self.made if budget in self._budgets(value)]
-        own = [value for value, weight in self.weights.items() if weight.budget is budget]
-        limit = int(GROWTH * sum(w.type.nbytes for w in own)) + FREE_NBYTES * len(own)
-        limit = limit if budget.nbytes is None else budget.nbytes
-        read = self._needed() if of else ()
-        kept = sum(value.type.nbytes for value in (*(w for w in own if w in read), *of))
-        if not of or kept <= limit:
-            return None
-        largest = max(of, key=lambda value: value.type.nbytes)
-        return largest, f"{kept} bytes would be kept, of at most {limit}"
+        read = _Read(self.determined, self.chosen)
+        read.also(roots_of(self.graph))
+        kept = _Kept(self.weights, read.found)
+        for value in self.made:
+            kept.add(value, self._budgets(value))
+        while over := kept.over():
+            value, reason = over
+            kept.remove(value, self._budgets(value))
+            kept.read(read.without(self._give_up(value, reason)))
 
     def _needed(self) -> set[Value]:
         return self.determined.behind(roots_of(self.graph), self.chosen)
 
     def _budgets(self, value: Value) -> list[Budget]:
         """Those of all that a value is made of: it counts in full against each."""
-        behind = (weight for at, weight in self.weights.items() if at in self.leaves[value])
-        return list(dict.fromkeys(weight.budget for weight in behind))
+        return list(dict.fromkeys(self.weights[at].budget for at in self._made_of(value)))
+
+    def _made_of(self, value: Value) -> list[Value]:
+        """The weights, in order."""
+        return sorted(self.leaves[value], key=self.place.__getitem__)
 
     def _decline(self, value: Value, reason: str) -> None:
         op = value.op
@@ -232,11 +233,83 @@ class _Choice:
         return {value: undone(made, given, views, value.type), **same}
 
     def _made(self, value: Value, views: Views = ()) -> Made:
-        of = [each for each in self.weights if each in self.leaves[value]]
-        graph = Graph("made")
+        of, graph = self._made_of(value), Graph("made")
         known = {each: graph.add_input(f"w{at}", each.type) for at, each in enumerate(of)}
         inside = cloned_out(graph, value, known, self.determined)
         return made_as(graph, inside, views, tuple(self.weights[each] for each in of))
+
+
+class _Read:
+    """What calls read, while values that are made, `chosen`, are given up: `found`, and what is met
+    of these."""
+
+    def __init__(self, determined: Determined, chosen: Container[Value]) -> None:
+        self.determined, self.chosen = determined, chosen
+        self.found, self.met = set[Value](), set[object]()
+
+    def also(self, values: Iterable[Value]) -> set[Value]:
+        """What is read for `values`, and was not read before."""
+        new = self.determined.behind(values, self)
+        self.found |= new
+        return new
+
+    def without(self, given_up: Iterable[Value]) -> set[Value]:
+        """What is read since these are not chosen any more, and was not before."""
+        return self.also([value for value in given_up if value in self.met])
+
+    def __contains__(self, value: object) -> bool:
+        if value in self.chosen:
+            self.met.add(value)
+            return True
+        return value in self.found
+
+
+class _Kept:
+    """What is kept for each budget, in bytes: of `weights`, those that are read, and what is made.
+    largest: of what is made, by size, then in order; some of it is given up."""
+
+    def __init__(self, weights: Mapping[Value, Weight], read: Iterable[Value]) -> None:
+        self.weights = weights
+        own: dict[Budget, list[int]] = {}
+        for value, weight in weights.items():
+            own.setdefault(weight.budget, []).append(value.type.nbytes)
+        self.limits = {
+            budget: int(GROWTH * sum(sizes)) + FREE_NBYTES * len(sizes)
+            if budget.nbytes is None
+            else budget.nbytes
+            for budget, sizes in own.items()
+        }
+        self.nbytes = Counter[Budget]()
+        self.largest: dict[Budget, list[tuple[int, int, Value]]] = {budget: [] for budget in own}
+        self.made = dict[Value, int]()
+        self.read(read)
+
+    def read(self, values: Iterable[Value]) -> None:
+        for value in values:
+            if weight := self.weights.get(value):
+                self.nbytes[weight.budget] += value.type.nbytes
+
+    def add(self, value: Value, budgets: Iterable[Budget]) -> None:
+        number = self.made[value] = len(self.made)
+        for budget in budgets:
+            self.nbytes[budget] += value.type.nbytes
+            heapq.heappush(self.largest[budget], (-value.type.nbytes, number, value))
+
+    def remove(self, value: Value, budgets: Iterable[Budget]) -> None:
+        del self.made[value]
+        self.nbytes.subtract(dict.fromkeys(budgets, value.type.nbytes))
+
+    def over(self) -> tuple[Value, str] | None:
+        """The largest value that is made for a budget of which more is kept than it has."""
+        for budget, limit in self.limits.items():
+            largest = self.largest[budget]
+            while largest and largest[0][2] not in self.made:
+                heapq.heappop(largest)
+            if largest and self.nbytes[budget] > limit:
+                return largest[0][
+                    2
+                ], f"{self.nbytes[budget]} bytes would be kept, of at most {limit}"
+        return None
 
 
 SourceOf = Callable[[Value], Value]
