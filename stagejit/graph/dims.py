@@ -8,6 +8,7 @@ plain ints, counted from the front.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
 from typing import Any, Self
@@ -158,6 +159,19 @@ class GatherDims(_FromAttributes):
     def batch_axes(self, result_rank: int) -> Axes:
         """Axes of the result that are axes of `indices`, in order."""
         return tuple(axis for axis in range(result_rank) if axis not in self.offset_axes)
+
+    def row_size(self, result: Shape) -> int:
+        """Elements of the innermost axes of the result that one index vector is for."""
+        size = 1
+        for axis in reversed(range(len(result))):
+            if axis not in self.offset_axes:
+                break
+            size *= max(result[axis], 1)
+        return size
+
+    def reach(self, x: Shape) -> int:
+        """Elements of x among which an index vector chooses."""
+        return math.prod(n for axis, n in enumerate(x) if axis not in self.operand_batch_axes)
 
     def batch_of(self, index: Index) -> Index:
         """Which index vector is that of element `index` of the result."""

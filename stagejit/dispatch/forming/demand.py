@@ -75,7 +75,10 @@ def _once(value: Value) -> dict[_Place, float]:
 
 @dataclass
 class _Demands:
+    """readers: of what is in memory, the groups that read it anyway."""
+
     of: dict[Op, dict[Group, _Demand]] = field(default_factory=dict)
+    readers: dict[Value, set[Group]] = field(default_factory=dict)
 
     def add(
         self,
@@ -121,7 +124,7 @@ def store_what_is_dear(state: State) -> None:
             elif reason := turned.get(op, ""):
                 home = _store_apart(state, op, wanted)
                 state.decide(SWITCH, op, True, reason)
-            elif reason := _too_dear(state, op, wanted):
+            elif reason := _too_dear(state, op, wanted, demands.readers):
                 home = _store(state, op, wanted)
                 state.decide("fuse-producers", op, False, reason)
             if reason:
@@ -141,7 +144,10 @@ def _demand_operands(
 ) -> None:
     here = group.located.get(op.result) if len(op.results) == 1 else None
     for number, operand in enumerate(op.operands):
-        if not state.is_floating(operand) or not operand.type.size:
+        if not operand.type.size:
+            continue
+        if not state.is_floating(operand):
+            demands.readers.setdefault(operand, set()).add(group)
             continue
         location = (here or demand.location) if op.definition.is_elementwise else None
         if op.definition.is_reduce:
@@ -177,7 +183,9 @@ def _wanted(op: Op, number: int, demand: _Demand) -> Mapping[_Place, float]:
         return demand.at
     if known.is_window:
         return _at_taps(op, demand)
-    times = operand.shape[-1] / _row_size(op) if known.is_gather and number == 1 else 1.0
+    times = 1.0
+    if known.is_gather and number == 1:  # an index vector is found outside of the loops of a row
+        times = operand.shape[-1] / GatherDims.of(op.attrs).row_size(op.result.shape)
     if known.splits:  # what the last part lacks is not evaluated
         times = operand.type.size / op.result.type.size
     reader = f"{op!r} {number}"
@@ -200,25 +208,16 @@ def _at_taps(window: Op, demand: _Demand) -> Mapping[_Place, float]:
     }
 
 
-def _row_size(gather: Op) -> int:
-    """Elements of the innermost axes that one index vector is for: it is found outside of their
-    loops."""
-    offset_axes = GatherDims.of(gather.attrs).offset_axes
-    size = 1
-    for axis in reversed(range(gather.result.type.rank)):
-        if axis not in offset_axes:
-            break
-        size *= max(gather.result.shape[axis], 1)
-    return size
-
-
 def _is_made_of_readers(state: State, op: Op, wanted: dict[Group, _Demand]) -> bool:
     """Whether a reader computes what this is made of: it cannot come in between."""
     return op in state.recomputed or any(state.deps[op] >> group.id & 1 for group in wanted)
 
 
-def _too_dear(state: State, op: Op, wanted: dict[Group, _Demand]) -> str:
-    """Why `op` should be evaluated once and stored; empty if its readers evaluate it."""
+def _too_dear(
+    state: State, op: Op, wanted: dict[Group, _Demand], readers_of: Mapping[Value, set[Group]]
+) -> str:
+    """Why `op` should be evaluated once and stored; empty if its readers evaluate it. readers_of:
+    see `_Demands`."""
     if not op.definition.element_flops(op):
         return ""
     total = sum(demand.evaluations for demand in wanted.values())
@@ -228,16 +227,19 @@ def _too_dear(state: State, op: Op, wanted: dict[Group, _Demand]) -> str:
         return f"its code would stand at {places} places of a kernel"
     if at_most(cast(int, total), size):
         return ""
-    chain, transcendental, leaves = _chain(state, op)
+    element_nbytes, transcendental, leaves = _chain(state, op)
     if transcendental:
         return f"{transcendental} would be evaluated {_times(total, size)}"
     total = sum(demand.made for demand in wanted.values())
     if at_most(cast(int, total), size):
         return ""
-    readers = len(wanted)
-    leaf_nbytes = sum(leaf.type.nbytes for leaf in leaves)
-    again = total * chain * cost.BYTES_PER_FLOP + readers * leaf_nbytes
-    stored = size * chain * cost.BYTES_PER_FLOP + leaf_nbytes + nbytes * (1 + readers)
+    leaf_nbytes = again = 0
+    for leaf in leaves:  # a reader that reads one anyway has it at hand
+        readers = wanted.keys() - readers_of.get(leaf, set())
+        leaf_nbytes += leaf.type.nbytes
+        again += len(readers) * leaf.type.nbytes
+    again += total * element_nbytes
+    stored = size * element_nbytes + leaf_nbytes + nbytes * (1 + len(wanted))
     if not at_most(cast(int, stored + cost.DISPATCH_NBYTES), cast(int, again)):
         return ""
     return f"cheaper stored than evaluated {_times(total, size)}"
@@ -250,14 +252,14 @@ def _times(total: float, size: int) -> str:
 
 
 def _chain(state: State, op: Op) -> tuple[float, str, set[Value]]:
-    """Flops of an element through the floating ops of its size, a transcendental among them, and
-    the values of its size that it reads."""
-    flops, transcendental = 0.0, ""
+    """What an element takes through the floating ops of its size, in bytes of traffic, a
+    transcendental among them, and the values of its size that it reads."""
+    nbytes, transcendental = 0.0, ""
     leaves: set[Value] = set()
     pending, seen = [op], {op}
     while pending and len(seen) < _LONGEST_CHAIN:
         current = pending.pop()
-        flops += current.definition.element_flops(current)
+        nbytes += cost.element_nbytes(current)
         if cost.is_transcendental(current):
             transcendental = current.attrs.get("fn", current.kind)
         for operand in current.operands:
@@ -268,7 +270,7 @@ def _chain(state: State, op: Op) -> tuple[float, str, set[Value]]:
                 pending.append(operand.op)
             else:  # what is dear is stored before a window takes it for each tap
                 leaves.add(operand)
-    return flops, transcendental, leaves
+    return nbytes, transcendental, leaves
 
 
 def _store(state: State, op: Op, wanted: dict[Group, _Demand]) -> Group:
