@@ -233,12 +233,10 @@ def _too_dear(
     total = sum(demand.made for demand in wanted.values())
     if at_most(cast(int, total), size):
         return ""
-    leaf_nbytes = again = 0
+    again = total * element_nbytes
     for leaf in leaves:  # a reader that reads one anyway has it at hand
-        readers = wanted.keys() - readers_of.get(leaf, set())
-        leaf_nbytes += leaf.type.nbytes
-        again += len(readers) * leaf.type.nbytes
-    again += total * element_nbytes
+        again += len(wanted.keys() - readers_of.get(leaf, set())) * leaf.type.nbytes
+    leaf_nbytes = sum(leaf.type.nbytes for leaf in leaves)
     stored = size * element_nbytes + leaf_nbytes + nbytes * (1 + len(wanted))
     if not at_most(cast(int, stored + cost.DISPATCH_NBYTES), cast(int, again)):
         return ""
