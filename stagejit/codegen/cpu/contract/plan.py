@@ -10,6 +10,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from stagejit.codegen.closed import ClosedRegion
 from stagejit.codegen.contraction.nest import Nest
 from stagejit.codegen.contraction.sources import Source, evaluated_by_tiles, source_of
@@ -24,6 +26,9 @@ from stagejit.codegen.places.walk import behind_views
 from stagejit.codegen.target import Target
 from stagejit.graph.ir import Value
 from stagejit.index.affine import Affine, Index, Var
+from stagejit.types import DType, f32, i32
+
+_EXACT = 1 << 24  # no integer up to here is rounded when it becomes an f32
 
 
 @dataclass(frozen=True)
@@ -51,6 +56,7 @@ def make_plan(
 ) -> ContractPlan:
     """Chooses a tiling for a nest whose axes are `settled`. only: with tiles of this size. Raises
     NoTileError where there is none."""
+    nest, exact = _in_floats(nest, region.anchor_op.result.type.dtype)
     walk = NestWalk(region, nest, strict=False)
     sources = source_of(region, nest.left), source_of(region, nest.right)
     plain = next((n for n in range(len(walk.offsets)) if _is_plain(walk, n)), None)
@@ -76,8 +82,23 @@ def make_plan(
         panel,
         masks,
         zeros,
-        (ranked.choice, *evaluated, *fetched, *told, *looked),
+        (ranked.choice, *exact, *evaluated, *fetched, *told, *looked),
     )
+
+
+def _in_floats(nest: Nest, result: DType) -> tuple[Nest, tuple[Choice, ...]]:
+    """Sums of so few products of small integers that each of them is a float, and exact: CPUs
+    multiply and add floats at once, and integers of 32 bits in several operations. Not of narrower
+    results, which are the low bits of a sum."""
+    operand = nest.left.value.type.dtype
+    if result is not i32 or nest.dtype is not i32 or not operand.is_integer:
+        return nest, ()
+    range, steps = np.iinfo(operand.numpy), math.prod(var.extent for var in nest.reduce)
+    if steps * max(-int(range.min), int(range.max)) ** 2 > _EXACT:
+        return nest, ()
+    left = replace(nest.left, border=float(nest.left.border))
+    told = Choice("sums", f"as f32, exact: {steps} products of {operand}")
+    return replace(nest, left=left, dtype=f32), (told,)
 
 
 def _evaluated(sources: tuple[Source, Source], tiling: Tiling) -> tuple[Choice, ...]:
