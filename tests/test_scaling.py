@@ -295,6 +295,17 @@ def test_what_iterations_share_is_looked_at_once_each() -> None:
     assert long / short < 4 * MOST_GROWTH, (long, short)
 
 
+def test_versions_of_one_buffer_are_scheduled_once_each() -> None:
+    short, long = (
+        calls_to_run(
+            Compilation(requested(states_that_are_read(n), verify=False)).run_until("resolve"),
+            "schedule",
+        )
+        for n in (40, 120)
+    )
+    assert long / short < 3 * MOST_GROWTH, (long, short)
+
+
 def nest(n: int) -> Program:
     def f(x: Any) -> Any:
         return jnp.sin(x)

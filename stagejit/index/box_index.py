@@ -79,6 +79,10 @@ class BoxIndex(Generic[Item]):
         """Items of the boxes that overlap `box`, one for each part that is left of a box."""
         return [entry.item for entry in self._found(box)]
 
+    def entries(self, box: Box) -> list[Entry[Item]]:
+        """What is left of the boxes that overlap `box`, in the order in which they were added."""
+        return self._found(box)
+
     def taken(self, box: Box) -> list[Item]:
         """The same, and forgets these boxes."""
         return [entry.item for entry in self.take(box)]

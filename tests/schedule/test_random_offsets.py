@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from jax import lax
 
 from stagejit.options import SWITCHES, Options
-from stagejit.schedule.conflicts import hazards
+from stagejit.schedule.conflicts import hazards, touched
 from tests.schedule.constants import turned
 from tests.schedule.planning import check, plan_of
 
@@ -104,11 +104,11 @@ def test_many_updates_at_unknown_offsets(
 ) -> None:
     """After some of them one waits for all, and the others for that one."""
     args = [D, A, np.int32(i), np.int32(j), np.zeros(2, np.int32)]
-    before, hazards._MOST_UNKNOWN = hazards._MOST_UNKNOWN, most
+    before, touched._MOST_UNKNOWN = touched._MOST_UNKNOWN, most
     try:
         check(program(made), *args, donated=[donated])
     finally:
-        hazards._MOST_UNKNOWN = before
+        touched._MOST_UNKNOWN = before
 
 
 def conflicts(updates: int) -> tuple[int, int]:
@@ -128,7 +128,7 @@ def conflicts(updates: int) -> tuple[int, int]:
 
 def test_updates_at_unknown_offsets_have_no_conflict_a_pair() -> None:
     (edges, boxes), (more_edges, more_boxes) = conflicts(100), conflicts(200)
-    assert more_edges <= 2.2 * edges < 2.2 * 100 * (hazards._MOST_UNKNOWN + 4)
+    assert more_edges <= 2.2 * edges < 2.2 * 100 * (touched._MOST_UNKNOWN + 4)
     assert more_boxes <= 2.2 * boxes
 
 

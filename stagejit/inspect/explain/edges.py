@@ -7,6 +7,7 @@ rewrite of dispatches, said when it left them apart; nothing is guessed here.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
@@ -103,7 +104,7 @@ def _steps(schedule: Schedule) -> Iterator[Step]:
 def _data(schedule: Schedule) -> Iterator[tuple[str, str, list[Conflict]]]:
     """Who waits for whom, by names, in the order of who waits."""
     dispatches = schedule.plan.dispatches
-    edges = hazard_graph(dispatches).edges(data="conflicts")
+    edges = hazard_graph(dispatches, math.inf).edges(data="conflicts")
     for first, second, conflicts in sorted(edges, key=lambda edge: (edge[1], edge[0])):
         yield dispatches[first].name, dispatches[second].name, conflicts
 

@@ -2,17 +2,16 @@
 
 Input: dispatches in execution order with their accesses. Output: the hazard graph. Invariant: two
 dispatches conflict iff boxes of theirs overlap on one buffer and one of them writes, but for
-elements that a dispatch between them overwrites: there both conflict with that one.
-`memory/shared.py` adds those that meet in memory of two buffers, `reduction.py` makes barriers.
+elements that a dispatch between them overwrites, where both conflict with that one, and for what
+has settled by other conflicts where there are many. `memory/shared.py` adds those that meet in
+memory of two buffers, `reduction.py` makes barriers.
 
 Note [Optimization barriers]: what reads behind one comes after its operands, and after all else
 that is before it in program order, too: `jax.checkpoint` computes again in order to save memory,
 which it does only if the memory of what came before can be used again. Positions before the last
 such barrier come before its readers already.
 
-Note [Unknown offsets]: of boxes at offsets that only a run knows, each may meet each, so that many
-of them have a conflict a pair. After some of them the next write waits for all of these, whole, and
-whoever might meet one of them comes after that write: by then it has settled.
+See Note [Unknown offsets] and Note [Many versions] of `touched.py` for what is left out of it.
 """
 
 from __future__ import annotations
@@ -20,17 +19,15 @@ from __future__ import annotations
 import itertools
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
 import networkx as nx
 
 from stagejit.index.bit_sets import bits
-from stagejit.index.box import Box, hull_of
-from stagejit.index.box_index import BoxIndex, Entry
+from stagejit.index.box import Box
 from stagejit.schedule.conflicts.access import Access, Barrier, Hazard
-
-_MOST_UNKNOWN = 32  # boxes at unknown offsets of one buffer before a write waits for all of them
+from stagejit.schedule.conflicts.touched import Asked, Ranges, Touched, Writes, settle
 
 
 class Touching(Protocol):
@@ -58,24 +55,23 @@ class Conflict:
 HazardGraph: TypeAlias = "nx.DiGraph[int]"  # of positions; an edge has its `conflicts`
 
 
-def hazard_graph(dispatches: Sequence[Touching]) -> HazardGraph:
+def hazard_graph(dispatches: Sequence[Touching], most: float | None = None) -> HazardGraph:
     """Who conflicts with whom on one buffer, but for elements that a dispatch between them has
-    overwritten: there both conflict with that one."""
+    overwritten: there both conflict with that one. most: see Note [Many versions]."""
     graph: HazardGraph = nx.DiGraph()
     graph.add_nodes_from(range(len(dispatches)))
-    written = {access.buffer for dispatch in dispatches for access in dispatch.writes}
-    touched: dict[str, _Touched] = defaultdict(_Touched)
+    touched, before = _touched(dispatches, most), list[int]()
     for position, dispatch in enumerate(dispatches):
         ranges: Ranges = {}
-        reads = [access for access in dispatch.reads if access.buffer in written]
-        for access in reads:
-            touched[access.buffer].written.note(ranges, access, "RAW")
+        reads = [access for access in dispatch.reads if access.buffer in touched]
+        asked = [Asked.of(touched[each.buffer].written, each, "RAW", ranges) for each in reads]
         for access in dispatch.writes:
-            touched[access.buffer].read.note(ranges, access, "WAR")
-            touched[access.buffer].written.note(ranges, access, "WAW")
-        for access in dispatch.writes:
-            touched[access.buffer].read.overwrite(ranges, access, position, "WAR")
-            touched[access.buffer].written.overwrite(ranges, access, position, "WAW")
+            asked.append(Asked.of(touched[access.buffer].read, access, "WAR", ranges))
+            asked.append(Asked.of(touched[access.buffer].written, access, "WAW", ranges))
+        before.append(settle(asked, ranges, before))
+        for boxes, access, hazard, _ in asked:
+            if hazard != "RAW":
+                boxes.overwrite(ranges, access, position, hazard)
         for access in dispatch.writes:
             touched[access.buffer].written.add(access, position)
         for access in reads:
@@ -84,69 +80,13 @@ def hazard_graph(dispatches: Sequence[Touching]) -> HazardGraph:
     return graph
 
 
-Ranges = dict[tuple[int, str, Hazard], list[Box]]  # by first position, buffer and hazard
-
-
-@dataclass(eq=False)
-class _Boxes:
-    """What has been read, or written, of one buffer since it was last overwritten, and by whom.
-    `unknown`: those of which only a run knows where they are. `behind`: where more of these are, if
-    they are too many, with the write that waits for them, and its box."""
-
-    boxes: BoxIndex[int] = field(default_factory=BoxIndex)
-    unknown: list[Entry[int]] = field(default_factory=list)
-    behind: BoxIndex[tuple[int, Box]] | None = None
-
-    def note(self, ranges: Ranges, access: Access, hazard: Hazard) -> None:
-        """What `access` has to wait for."""
-        for first, common in self.boxes.common(access.box):
-            note(ranges, (first, access.buffer, hazard), common)
-        for first, box in self.behind.overlapping(access.box) if self.behind else ():
-            note(ranges, (first, access.buffer, "ORDER"), box)
-
-    def overwrite(self, ranges: Ranges, access: Access, position: int, hazard: Hazard) -> None:
-        """Forgets what a write overwrites; see Note [Unknown offsets]."""
-        self.boxes.cut(access.box)
-        if self.behind:
-            self.behind.cut(access.box)
-        if len(self.unknown) > _MOST_UNKNOWN:
-            self.unknown = [entry for entry in self.unknown if not entry.gone]
-        if len(self.unknown) > _MOST_UNKNOWN:
-            hull = hull_of(entry.whole.widened() for entry in self.unknown)
-            for entry in self.unknown:
-                note(ranges, (entry.item, access.buffer, hazard), entry.whole)
-                self.boxes.remove(entry)
-            self.behind = self.behind or BoxIndex()
-            self.behind.add(hull, (position, access.box))
-            self.unknown = []
-
-    def add(self, access: Access, position: int) -> None:
-        """What is touched from now on."""
-        entry = self.boxes.add(access.box, position)
-        if entry is not None and access.box.static_offsets is None:
-            self.unknown.append(entry)
-
-
-@dataclass(frozen=True, eq=False)
-class _Touched:
-    """Of one buffer."""
-
-    read: _Boxes = field(default_factory=_Boxes)
-    written: _Boxes = field(default_factory=_Boxes)
-
-
-def note(ranges: Ranges, key: tuple[int, str, Hazard], common: Box) -> None:
-    """Adds a box to the ranges of a conflict. Those that lie within a solid one stay away. Of one
-    at an unknown place other boxes may be left than have all that is left of what lies in it."""
-    boxes = ranges.get(key)
-    if boxes is None:
-        ranges[key] = [common]
-    elif not any(_covers(known, common) for known in boxes):
-        boxes[:] = [known for known in boxes if not _covers(common, known)] + [common]
-
-
-def _covers(box: Box, other: Box) -> bool:
-    return box == other or (box.is_solid and box.contains(other))
+def _touched(dispatches: Sequence[Touching], most: float | None) -> dict[str, Touched]:
+    """By buffers that are written."""
+    writes: dict[str, Writes] = defaultdict(Writes)
+    for position, dispatch in enumerate(dispatches):
+        for access in dispatch.writes:
+            writes[access.buffer].made.append((position, access.box))
+    return {buffer: Touched.of(each, most) for buffer, each in writes.items()}
 
 
 def add_edges(graph: HazardGraph, second: int, ranges: Ranges) -> None:

@@ -20,7 +20,8 @@ from dataclasses import dataclass
 from stagejit.index.box import Box
 from stagejit.index.box_index import BoxIndex
 from stagejit.schedule.conflicts.access import Access, Hazard
-from stagejit.schedule.conflicts.hazards import HazardGraph, Ranges, Touching, add_edges, note
+from stagejit.schedule.conflicts.hazards import HazardGraph, Touching, add_edges
+from stagejit.schedule.conflicts.touched import Ranges, note
 
 
 @dataclass(frozen=True)

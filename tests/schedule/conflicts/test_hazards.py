@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import random
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -33,8 +35,8 @@ def dispatch(
     return Dispatch(name, "map", (), reads, writes)
 
 
-def plan(*dispatches: Dispatch) -> Plan:
-    graph = hazards.hazard_graph(dispatches)
+def plan(*dispatches: Dispatch, most: int | None = None) -> Plan:
+    graph = hazards.hazard_graph(dispatches, most)
     made = tuple(reduction.barriers(dispatches, BUFFERS, graph))
     return Plan("f", dispatches, made, tuple(BUFFERS.values()))
 
@@ -207,6 +209,54 @@ def _all_places(accesses: tuple[Access, ...]) -> set[tuple[str, int]]:
     return {place for access in accesses for place in _places(access)}
 
 
+@given(random_dispatches(), st.integers(0, 2))
+def test_s7_all_has_settled_where_few_versions_are_many(
+    dispatches: list[Dispatch], most: int
+) -> None:
+    made = plan(*dispatches, most=most)
+    verify_plan(made)
+    assert _all_settled(dispatches, _named(made))
+
+
+def versions(count: int, *, reads_all: bool) -> list[Dispatch]:
+    """Of one buffer, each of which is read."""
+    buffer = Buffer("v", (count,), f32, "argument", 0)
+
+    def part(start: int, size: int) -> Access:
+        return Access.of(buffer, Box((start,), (size,), (1,)))
+
+    steps = []
+    for n in range(count):
+        read = part(0, count) if reads_all else part(0, n + 1)
+        steps += [dispatch(f"r{n}", (read,)), dispatch(f"w{n}", (), (part(n, 1),))]
+    return steps
+
+
+@pytest.mark.parametrize("reads_all", [False, True])
+def test_versions_of_one_buffer_have_no_conflict_a_pair(reads_all: bool) -> None:
+    short, long = (
+        hazards.hazard_graph(versions(count, reads_all=reads_all)).number_of_edges()
+        for count in (100, 400)
+    )
+    assert long <= 4.5 * short
+    buffer = Buffer("v", (100,), f32, "argument", 0)
+    steps = versions(100, reads_all=reads_all)
+    graph = hazards.hazard_graph(steps)
+    made = tuple(reduction.barriers(steps, {"v": buffer}, graph))
+    verify_plan(Plan("f", tuple(steps), made, (buffer,)))
+    everything = hazards.hazard_graph(steps, math.inf)
+    assert everything.number_of_edges() > graph.number_of_edges()
+    assert made == tuple(reduction.barriers(steps, {"v": buffer}, everything))
+
+
+def test_who_does_not_come_after_a_reader_waits_for_what_that_one_has_waited_for() -> None:
+    parts = [dispatch(f"p{n}", (), (access("a", n, 1),)) for n in range(12)]
+    readers = [dispatch(f"r{n}", (access("a", 0, 12),)) for n in range(2)]
+    made = plan(*parts, *readers, most=3)
+    assert len(made.barriers) == 24
+    check_mutations(made)
+
+
 @given(random_dispatches())
 def test_s3_accepted_and_rejected_with_anything_less(dispatches: list[Dispatch]) -> None:
     check_mutations(plan(*dispatches))
@@ -242,14 +292,16 @@ def test_one_after_the_other_that_reads_all_and_writes_a_part_has_few_barriers()
     verify_plan(made)
 
 
+@pytest.mark.parametrize("most", [0, 1, 3, 16])
 @given(st.randoms(use_true_random=False))
-def test_s7_all_has_settled_in_long_programs_too(rng: random.Random) -> None:
+def test_s7_all_has_settled_in_long_programs_too(most: int, rng: random.Random) -> None:
+    """most: see Note [Many versions]."""
     steps = []
     for n in range(25):
         read = [access(rng.choice("ab"), rng.randint(0, 3), rng.randint(1, 9))]
         written = [access(rng.choice("ab"), rng.randint(0, 9), rng.randint(1, 3))]
         steps.append(dispatch(f"d{n}", tuple(read), tuple(written)))
-    made = plan(*steps)
+    made = plan(*steps, most=most)
     verify_plan(made)
     assert _all_settled(steps, _named(made))
 
