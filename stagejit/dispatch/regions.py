@@ -88,7 +88,7 @@ class Region:
     bodies: of a loop the body, then its condition if it has one; of a branch all branches.
     scalars: the offsets that the host knows.
     aligned: False where memory may start at any element, because it is a slice of a larger buffer.
-    alike: the first region of the same part, of which is remembered what the part alone says.
+    alike: the first region of the same parts, of which is remembered what these alone say.
 
     Kinds `map`, `copy`, `fill`: all stored values have one shape. A map may write a buffer that it
     reads, the same elements at the same index or others.
@@ -253,11 +253,19 @@ def view_of(op: Op, number: int, scalars: Scalars, aligned: bool = True) -> Regi
 
 
 def _like(first: Region, op: Op, number: int) -> Region:
-    """The view of a further dispatch of one part."""
+    """The view of a further dispatch of the same parts."""
+    name = f"{first.name.rpartition('.')[0]}.{number}"
+    borders = tuple(
+        _part_like(border, op, f"{name}.border{at}") for at, border in enumerate(first.borders)
+    )
+    return replace(_part_like(first, op, name), borders=borders)
+
+
+def _part_like(first: Region, op: Op, name: str) -> Region:
     return replace(
         first,
         op=op,
-        name=f"{first.name.rpartition('.')[0]}.{number}",
+        name=name,
         operands=tuple(op.operands[value.op.attrs["index"]] for value in first.inputs),
         results=tuple(op.results[value.index] for value in first.results),
         alike=first,
