@@ -20,7 +20,6 @@ from __future__ import annotations
 import bisect
 import heapq
 import itertools
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
@@ -52,11 +51,11 @@ class Writes:
 
     def __init__(self) -> None:
         self.made: list[tuple[int, Box]] = []
-        self._around: list[Box] = []  # each and those after it
+        self._around: list[Box] | None = None  # each and those after it
 
     def later(self, position: int, box: Box) -> Box:
         """What is written of a solid box after a position, or more of it."""
-        if not self._around:
+        if self._around is None:
             self._around = list(
                 itertools.accumulate(
                     (each.widened() for _, each in reversed(self.made)), lambda a, b: a.hull(b)[0]
@@ -85,9 +84,9 @@ class Boxes:
     unknown: list[Entry[int]] = field(default_factory=list)
     behind: BoxIndex[tuple[int, Box]] | None = None
     groups: BoxIndex[Group] | None = None
-    found_by: dict[Group, Entry[Group]] = field(default_factory=dict)
+    found_by: dict[Group, Entry[Group]] | None = None
     whole: dict[int, list[Box]] = field(default_factory=dict)
-    besides: Counter[int] = field(default_factory=Counter)
+    besides: dict[int, int] = field(default_factory=dict)
 
     def note(self, ranges: Ranges, access: Access, hazard: Hazard) -> int:
         """What `access` has to wait for, but for groups; in how many parts."""
@@ -131,7 +130,7 @@ class Boxes:
             self.boxes.remove(entry)
             parts.append((entry.box, entry.item))
         for group in groups:
-            if group in self.found_by:
+            if self.found_by and group in self.found_by:
                 parts.append((self._without(group), group))
         self._add(hull_of(box for box, _ in parts), Group(by, parts))
 
@@ -146,13 +145,15 @@ class Boxes:
                 self.whole.setdefault(part, []).append(box)
 
     def _add(self, box: Box, group: Group) -> None:
-        self.groups = self.groups or BoxIndex()
+        if self.groups is None or self.found_by is None:
+            self.groups, self.found_by = BoxIndex(), {}
         if entry := self.groups.add(box, group):
             self.found_by[group] = entry
 
     def _without(self, group: Group) -> Box:
         """The box around a group that is not found any more."""
         assert self.groups is not None
+        assert self.found_by is not None
         entry = self.found_by.pop(group)
         self.groups.remove(entry)
         return entry.box
@@ -169,8 +170,8 @@ class Boxes:
         """What is left of what those touched, of whom too many have waited for a part already."""
         left: list[Entry[int]] = []
         for first in firsts:
-            self.besides[first] += 1
-            if self.besides[first] > self.most:
+            self.besides[first] = number = self.besides.get(first, 0) + 1
+            if number > self.most:
                 found = (e for box in self.whole.get(first, ()) for e in self.boxes.entries(box))
                 own = list(dict.fromkeys(entry for entry in found if entry.item == first))
                 if all(entry.box.is_solid for entry in own):
@@ -210,9 +211,11 @@ def settle(asked: Sequence[Asked], ranges: Ranges, before: Sequence[int]) -> int
     """Adds what an access has to wait for of groups, and makes groups of what has settled for
     whoever comes after it; see Note [Many versions]. ranges: its conflicts with what is in no
     group. before: by position a bit set of who comes before it; returns that of this one."""
-    position, reached = len(before), 0
+    reached = 0
     for first, _, _ in ranges:
         reached |= before[first] | 1 << first
+    if not ranges and not any(each.boxes.groups for each in asked):
+        return reached
     passed: dict[int, list[Group]] = {}
     for number, each in enumerate(asked):
         if each.boxes.groups:
@@ -227,7 +230,7 @@ def settle(asked: Sequence[Asked], ranges: Ranges, before: Sequence[int]) -> int
         elif each.hazard == "WAR" and each.parts:
             settled = _wait_for_all(each, ranges, before)
         if settled:
-            each.boxes.together(position, settled, passed.get(number, ()))
+            each.boxes.together(len(before), settled, passed.get(number, ()))
     return reached
 
 
