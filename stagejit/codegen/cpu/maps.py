@@ -17,11 +17,16 @@ from collections import Counter
 from collections.abc import Sequence
 
 from stagejit.base.machine import FRESH_FROM_NBYTES
-from stagejit.codegen.choices import cheapest
 from stagejit.codegen.closed import ClosedRegion
 from stagejit.codegen.costs import element_code, region_seconds
 from stagejit.codegen.cpu.repeats import repeats_of, steps_of
-from stagejit.codegen.elements.abreast import CLAMPED, MOST_ABREAST, PICKED, index_operations
+from stagejit.codegen.elements.abreast import (
+    CLAMPED,
+    FEWEST_ROWS,
+    best_abreast,
+    index_operations,
+    most_abreast,
+)
 from stagejit.codegen.elements.elements import Memory
 from stagejit.codegen.elements.register_tiles import best_tile, rows_are_a_loop
 from stagejit.codegen.elements.stores import Stores
@@ -50,7 +55,6 @@ _SMALLEST_BLOCK = 1 << 12  # where cores would stay without work
 _UNROLLED = 4  # vectors of a row that is short enough to be straight code
 _STRAIGHT = 160  # operations of such a row; more of them overlap as well from one round to the next
 _MOST_ABREAST_VECTORS = 2  # of a row; of longer ones less is the work of finding them
-_FEWEST_ROWS = 128  # that are worth the code of some
 _LONG = 64  # operations beside which masking all vectors of a loop costs nothing
 _SQUARES = 8  # next to each other along the vector variable, where steps of the other cross pages
 _TILE_BLOCK = 1 << 10  # elements of one item along the tile variable
@@ -194,11 +198,11 @@ class _Policy:
         none is read at a place that each row finds for itself, or rows are long or few. See Note
         [Rows abreast]."""
         loops, region = self.loops, self.loops.region
-        lanes = min(self.target.vector_nbytes // 4, MOST_ABREAST)
+        lanes = most_abreast(self.target)
         count = -(-vector.extent // self.lanes)
         if self.tile or self.stride > 1 or self.repeats or not self.outer:
             return 0
-        if self.outer[-1].extent < _FEWEST_ROWS:
+        if self.outer[-1].extent < FEWEST_ROWS:
             return 0
         shared = index_operations(region.ops, self.places)
         if count > _MOST_ABREAST_VECTORS or count * (self.code - shared) * lanes > _STRAIGHT:
@@ -206,14 +210,7 @@ class _Policy:
         found = {var for form in loops.forms for var in form.vars() if var.follows}
         if not any(self.outer[-1] in var.follows and vector not in var.follows for var in found):
             return 0
-        alone = CLAMPED + shared
-        ranked = cheapest(
-            "abreast",
-            (1, lanes),
-            lambda rows: alone if rows == 1 else alone / rows + PICKED,
-            lambda rows: f"{rows} rows at once" if rows > 1 else "one by one",
-            "operations a row to find where it is read",
-        )
+        ranked = best_abreast(self.target, CLAMPED + shared)
         self.emitter.chose(ranked.choice.name, ranked.choice.reason)
         return ranked.best if ranked.best > 1 else 0
 

@@ -22,8 +22,20 @@ from dataclasses import dataclass
 from stagejit.codegen.choices import Ranked, cheapest
 from stagejit.codegen.closed import ClosedRegion
 from stagejit.codegen.costs import element_code, region_seconds
+from stagejit.codegen.elements.abreast import (
+    CLAMPED,
+    FEWEST_ROWS,
+    best_abreast,
+    index_operations,
+)
 from stagejit.codegen.elements.elements import Memory
-from stagejit.codegen.elements.scatters import UpdateLoops, Updates, dims_of, update_loops
+from stagejit.codegen.elements.scatters import (
+    UpdateLoops,
+    Updates,
+    dims_of,
+    evaluated_abreast,
+    update_loops,
+)
 from stagejit.codegen.ir.nodes import I64
 from stagejit.codegen.ir.nodes import Value as Register
 from stagejit.codegen.kernel import Kernel
@@ -32,8 +44,11 @@ from stagejit.codegen.nest.items import in_items
 from stagejit.codegen.nest.kernels import kernel_of
 from stagejit.codegen.nest.spans import Span
 from stagejit.codegen.nest.tree import (
+    At,
     Cell,
+    Chunk,
     Do,
+    Loop,
     Node,
     Parallel,
     When,
@@ -57,13 +72,15 @@ _UNFORWARDED = 12.0  # cycles to load what a masked store wrote just before
 @dataclass(frozen=True, kw_only=True)
 class _Nest(UpdateLoops):
     """still: whether elements along the vector variable are of different destinations. way: how
-    cores share windows. narrows: the fewest lanes of vectors that cover what is left of
-    a window, 0 where one masked vector does. seconds: of one core, for all windows."""
+    cores share windows. narrows: the fewest lanes of vectors that cover what is left of a window, 0
+    where one masked vector does. seconds: of one core, for all windows. abreast: windows whose
+    updates are evaluated together."""
 
     still: bool
     way: Way
     seconds: float
     narrows: int = 0
+    abreast: int = 1
 
 
 def scatter_kernel(region: ClosedRegion, target: Target) -> Kernel:
@@ -84,13 +101,16 @@ def _plan(region: ClosedRegion, target: Target) -> _Nest:
     sharing = _sharing(loops, target)
     ways = _ways(sharing, loops)
     tail = _tail(loops)
-    choices = (*loops.choices, ways.choice, *([tail.choice] if tail else []))
+    abreast = _abreast(loops, ways.best, target)
+    found = [ranked.choice for ranked in (tail, abreast) if ranked]
+    choices = (*loops.choices, ways.choice, *found)
     return _Nest(
         **{**vars(loops), "choices": choices},
         still=still,
         way=ways.best,
         seconds=sharing.seconds_alone,
         narrows=tail.best if tail else 0,
+        abreast=abreast.best if abreast else 1,
     )
 
 
@@ -114,6 +134,20 @@ def _tail(loops: UpdateLoops) -> Ranked[int] | None:
         return f"{pieces} shorter vectors" if narrows else "a masked vector"
 
     return cheapest("tail", [least, 0], cycles, text, "cycles")
+
+
+def _abreast(loops: UpdateLoops, way: Way, target: Target) -> Ranked[int] | None:
+    """How many updates of single elements are evaluated at once, and then applied one by one; None
+    where there are few, or an item lists its own. See Note [Rows abreast] of `elements/`."""
+    if loops.vector is not None or loops.window or way.ranges > 1 or not loops.ordered:
+        return None
+    if loops.ordered[-1].extent < FEWEST_ROWS:
+        return None
+    found = evaluated_abreast(loops)
+    components = loops.op.operands[1].shape[-1]
+    picks = components + len(found) - 1
+    clamped = CLAMPED * components if loops.op.attrs["mode"] == "clip" else 0.0
+    return best_abreast(target, clamped + index_operations(loops.region.ops, found), picks)
 
 
 def _sharing(loops: UpdateLoops, target: Target) -> Sharing:
@@ -178,9 +212,20 @@ class _Policy:
         """`body` for each window of an item, in order."""
         if self.nest.way.ranges == 1:
             inside = When("inside", lambda: self.updates.inside, body)
-            return serial(self.nest.ordered, Within("starts", self.updates.window, inside))
+            window: Node = Within("starts", self.updates.window, inside)
+            together = self.nest.abreast > 1
+            return self._abreast(window) if together else serial(self.nest.ordered, window)
         *outer, var = self.nest.ordered
         return serial(outer, blocks(var, min(_LISTED, var.extent), self._listed(var, body)))
+
+    def _abreast(self, window: Node) -> Node:
+        """The updates of so many windows at once; of the last ones one by one."""
+        rows, (*outer, along) = self.nest.abreast, self.nest.ordered
+        each = tuple(At(((along, number),), window) for number in range(rows))
+        together = Within(
+            f"{rows} windows abreast", lambda: self.updates.abreast(along, rows), each
+        )
+        return serial(outer, Loop(along, (Chunk(rows, together), Chunk(1, window))))
 
     # ---------------------------------------------------------------- windows of an own range
 

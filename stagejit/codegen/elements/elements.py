@@ -14,16 +14,16 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import reduce
 
 import numpy as np
 
-from stagejit.codegen.elements.abreast import Abreast, lane_of, picked
+from stagejit.codegen.elements.abreast import Rows, lane_of, picked
 from stagejit.codegen.elements.phases import Place, WaitingStores
-from stagejit.codegen.elements.positions import Positions, clamped, is_inside
+from stagejit.codegen.elements.positions import clamped, is_inside
 from stagejit.codegen.elements.register_tiles import Tile
 from stagejit.codegen.elements.windows import Window
 from stagejit.codegen.ir.builder import Builder
@@ -38,7 +38,7 @@ from stagejit.dispatch.regions import Store
 from stagejit.errors import InternalError
 from stagejit.graph.ir import Op, Value
 from stagejit.graph.ops.moving.slices import pull_view
-from stagejit.index.affine import Affine, Index, Var, linearize
+from stagejit.index.affine import Affine, Index, linearize
 from stagejit.types import DType, dtype_named, i32, i64
 
 
@@ -50,7 +50,7 @@ class Memory:
     base: int = 0
 
 
-class Elements(Positions):
+class Elements(Rows):
     """Evaluates one region. `bound` gives values that a generator has computed itself (a
     reduction's result, an accumulator tile); they win over evaluation."""
 
@@ -62,7 +62,6 @@ class Elements(Positions):
         self._squares: dict[tuple[int, ...], list[Register]] = {}  # transposed, by their rows
         self._waiting = WaitingStores(builder, 0)
         self.ahead: Ahead | None = None
-        self._abreast: Abreast | None = None
         self._asked: set[int] = set()  # the loads whose lines were
 
     @contextmanager
@@ -77,37 +76,16 @@ class Elements(Positions):
         finally:
             self.position, self._waiting = before, waiting
 
-    @contextmanager
-    def abreast(self, var: Var, rows: int, values: Iterable[Value]) -> Iterator[None]:
-        """Inside, `values` are evaluated for so many rows along `var` at once, from the one where
-        it stands; see Note [Rows abreast]."""
-        self._abreast = Abreast.of(var, self.position.env[var], rows, values)
-        try:
-            yield
-        finally:
-            self._abreast = None
-
     # ---------------------------------------------------------------- values
 
     def given(self, value: Value, index: Index) -> Register | None:
         if value in self.bound:
             return self.bound[value](index)
-        if self._abreast and (made := self._lane(self._abreast, value, index)):
+        if (made := self.lane(value, index)) is not None:
             return made
         if value not in self.memory:
             return None
         return self.load_at(value, self.memory[value], value.type.offset(index))
-
-    def _lane(self, rows: Abreast, value: Value, index: Index) -> Register | None:
-        """What the row where the loops stand has of a vector of all rows."""
-        row = rows.row_of(value, index, self.position.env.get(rows.var))
-        if row is None or any(self.varies(part) for part in index):
-            return None
-        self._abreast = None  # evaluated as it is
-        with self.first_of({rows.var: rows.first}, rows.var, len(rows.steps)):
-            made = self.value(value, index)
-        self._abreast = rows
-        return self.b.extract(made, row) if made.type.lanes else made
 
     def bind(self, value: Value, index: Index, made: Callable[[], Register]) -> None:
         """`made` gives the element of `value` at `index`; no other one is asked for."""
@@ -145,7 +123,7 @@ class Elements(Positions):
         *,
         clamps: bool = True,
     ) -> Affine:
-        element, lane = lane_of(element) if self._abreast else (element, None)
+        element, lane = lane_of(element) if self.are_abreast else (element, None)
         if dtype.bits == 64 and not dtype.is_signed:  # beyond i64 is beyond every array
             element = self.b.binary("umin", element, (1 << 63) - 1)
         narrow = element.type.lanes > 0 and dtype.bits + (not dtype.is_signed) <= 32

@@ -31,7 +31,7 @@ from stagejit.codegen.places.loops import Loops, Walked, loops_of
 from stagejit.codegen.places.space import Space
 from stagejit.codegen.places.walk import E, Walk
 from stagejit.graph.dims import GatherDims, ScatterDims
-from stagejit.graph.ir import Op
+from stagejit.graph.ir import Op, Value
 from stagejit.index.affine import Affine, Index, Var
 
 
@@ -101,6 +101,13 @@ def dims_of(op: Op) -> GatherDims:
     return ScatterDims.of(op.attrs).as_gather(op.result.type.rank, updates.shape)
 
 
+def evaluated_abreast(loops: UpdateLoops) -> list[Value]:
+    """What several windows share the evaluation of: their places, and updates that are in no
+    memory."""
+    _, indices, updates = loops.op.operands
+    return [indices, *([] if updates in loops.region.inputs else [updates])]
+
+
 def _moving_axes(op: Op) -> frozenset[int]:
     """Axes of the updates along which windows may overlap; see Note [Windows that move]."""
     dims = dims_of(op)
@@ -163,6 +170,18 @@ class Updates:
         size = -(-rooms[axis] // ranges)
         start = self.elements.scalar_index(starts[axis])
         return self.elements.b.compare("lt", start - number * size, size, signed=False)
+
+    @contextmanager
+    def abreast(self, along: Var, rows: int) -> Iterator[None]:
+        """Inside, what so many windows along a variable need is there: where they start, and their
+        elements, which are evaluated."""
+        (_, indices, updates), index = self.op.operands, self.loops.index
+        with self.elements.abreast(along, rows, evaluated_abreast(self.loops)):
+            for component in range(indices.shape[-1]):
+                at = (*dims_of(self.op).batch_of(index), Affine((), component))
+                self.elements.make_abreast(indices, at)
+            self.elements.make_abreast(updates, index)
+            yield
 
     def update(self) -> Register:
         """The element of the updates where the loops stand, or a vector of them."""

@@ -40,7 +40,8 @@ CHOICES: dict[str, str] = {
     "there until somebody reads them; on cores that do not see ahead, which reads and stores ask "
     "for lines before it is their turn",
     "row": "the code of the innermost loop: straight or turning, how its last vector is cut off",
-    "abreast": "short rows of a gather whose indices are computed together, in vectors",
+    "abreast": "short rows of a gather whose indices are computed together, in vectors; single "
+    "elements of a scatter which are, with where they go",
     "repeat": "elements that are stored several times: all of these stores follow each other, and "
     "what they share is evaluated once",
     "rows": "how the rows of a reduction lie to the vectors, and how often the kernel passes over "
