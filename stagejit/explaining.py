@@ -114,7 +114,8 @@ def facts_of_compilation(c: Compilation) -> Facts:
         c.run_until("host")
     program = c.cuda if isinstance(c.target, Device) and not c.plan.sizes else None
     made = facts_of(c.schedule, c.kernels, c.target, target, program)
-    decisions = (*made.decisions, *c.on_threads)
+    returning = (program.handed_over for program in c.hosts.values())
+    decisions = (*made.decisions, *c.on_threads, *filter(None, returning))
     edges = edges_of(c.schedule, c.whereabouts)
     return replace(
         made,

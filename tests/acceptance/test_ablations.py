@@ -489,6 +489,15 @@ ABLATIONS = {
         0,
         hosts=lambda text: text.count("parallel region of 8:"),
     ),
+    "run-in-background": Ablation(
+        lambda x: [jnp.exp(x) + n for n in range(100)],
+        (np.ones((256, 256), np.float32),),
+        lambda x: [np.exp(x) + n for n in range(100)],
+        dispatches,
+        1,
+        0,
+        hosts=lambda text: text.count("in the background"),
+    ),
     "parallel-loops": Ablation(
         lambda x: lax.map(lambda row: jnp.tanh(row @ x[0]) @ x[0], x),
         (np.ones((64, 64, 64), np.float32),),

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from stagejit.base.decisions import Decision
 from stagejit.codegen.generate import Generated
 from stagejit.codegen.kernel import Kernel
 from stagejit.codegen.target import Target
@@ -18,9 +19,8 @@ from stagejit.errors import InternalError
 from stagejit.graph import python_functions
 from stagejit.options import Options
 from stagejit.runtime.cpu.nans.checking import Checking, name_of
+from stagejit.runtime.hosting import background, program_steps
 from stagejit.runtime.hosting import program as host
-from stagejit.runtime.hosting import program_steps
-from stagejit.runtime.hosting.background import runs_in_background, touched_part
 from stagejit.runtime.hosting.launching import grain_of, launching
 from stagejit.runtime.hosting.program import HostProgram, Launch, Parallel
 from stagejit.runtime.hosting.program_steps import BufferRef
@@ -77,15 +77,19 @@ class _Hosting(Hosting[host.Step]):
             tuple(self.sites.made),
             () if self.checking is None else tuple(self.checking.texts),
         )
-        return replace(made, background=self._in_background(made))
+        return replace(made, handed_over=self._handed_over(made))
 
-    def _in_background(self, program: HostProgram) -> bool:
-        """Not where a check is to end the very call, nor where Python is called, whose functions
-        may want what their caller holds."""
-        if self.checking is not None or python_functions.TARGET in program.targets():
-            return False
+    def _handed_over(self, program: HostProgram) -> Decision | None:
+        """Whether it runs in the background: see `background.py`."""
+        if not self.options.enabled(background.NAME):
+            return None
+        refused = ""
+        if self.checking is not None:
+            refused = "a check ends the call that it is of"
+        elif python_functions.TARGET in program.targets():
+            refused = "it calls Python, whose functions may want what their caller holds"
         seconds = self._seconds(self.run.steps, of_touched=True) / self.target.cores
-        return runs_in_background(seconds, len(self.run.results))
+        return background.handed_over(self.name, seconds, len(self.run.results), refused)
 
     def _bound_nbytes(self) -> tuple[int, ...]:
         """Of all weights of the function, where this run reads one."""
@@ -171,7 +175,7 @@ class _Hosting(Hosting[host.Step]):
             region = step.region
             if region.has_kernel:
                 given = sum(value.type.nbytes for value in (*region.operands, *region.results))
-                share = touched_part(step.dispatch, given) if of_touched else 1.0
+                share = background.touched_part(step.dispatch, given) if of_touched else 1.0
                 found += share * sum(self._kernel(part).seconds for part in region.parts)
         return found
 

@@ -1,7 +1,7 @@
 """Which programs run in the background: a call returns before they are done, as those of JAX do.
 
-Input: what a program takes by the model, how many results it has. Output: yes or no. Invariant: it
-changes nothing but when a call returns.
+Input: what a program takes by the model, how many results it has. Output: a decision, where there
+is anything to decide. Invariant: it changes nothing but when a call returns.
 
 Note [In the background]: XLA's client of CPUs runs what it takes for cheap where it is called, and
 hands over to a thread of its own what has `XLA_OPERATIONS`, while its caller goes on: Python makes
@@ -14,7 +14,11 @@ parameters, of 600 results, takes 2.64 ms in the background and 3.11 ms where it
 
 from __future__ import annotations
 
+from stagejit.base.decisions import Decision
+from stagejit.base.numbers import seconds_text
 from stagejit.schedule.plans.plan import Dispatch
+
+NAME = "run-in-background"
 
 XLA_OPERATIONS = 1024  # it wants 1000
 _LONG_SECONDS = 5e-3  # beside which handing over is nothing
@@ -32,7 +36,13 @@ def touched_part(dispatch: Dispatch, nbytes: int) -> float:
     return min(1.0, (exact + hulls) / max(nbytes, 1))
 
 
-def runs_in_background(seconds: float, results: int) -> bool:
-    """Whether a program of so many seconds and results leaves its caller at once."""
+def handed_over(program: str, seconds: float, results: int, refused: str) -> Decision | None:
+    """Whether a program of so many seconds and results leaves its caller at once; None where
+    nothing would be gained. refused: why it may not."""
     meanwhile = min(seconds, results * _RESULT_SECONDS)
-    return seconds >= _LONG_SECONDS or meanwhile >= 2 * _HAND_OVER_SECONDS
+    if seconds < _LONG_SECONDS and meanwhile < 2 * _HAND_OVER_SECONDS:
+        return None
+    reason = f"it takes {seconds_text(seconds)} by the model"
+    if seconds < _LONG_SECONDS:
+        reason += f", in which Python makes the arrays of {results} results"
+    return Decision(NAME, f"@{program}", not refused, refused or reason)

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Union
 
+from stagejit.base.decisions import Decision
 from stagejit.errors import InternalError
 from stagejit.graph import python_functions
 from stagejit.runtime.hosting import program_steps
@@ -127,7 +128,7 @@ class HostProgram:
     bound_nbytes: of weights, which no call passes: the program finds them in its table.
     sites: what steps belong to; programs that do the same are one, whatever their sites are.
     checks: what errors of `Check`s say, by their number.
-    background: a call has an operand more, which is not read; see `background.py`.
+    handed_over: whether it runs in the background, where that was decided.
     """
 
     name: str
@@ -140,7 +141,12 @@ class HostProgram:
     bound_nbytes: tuple[int, ...] = ()
     sites: tuple[Site, ...] = field(default=(), compare=False, repr=False)
     checks: tuple[str, ...] = ()
-    background: bool = False
+    handed_over: Decision | None = None
+
+    @property
+    def background(self) -> bool:
+        """Whether a call has an operand more, which is not read; see `background.py`."""
+        return self.handed_over is not None and self.handed_over.applied
 
     @property
     def operands(self) -> int:

@@ -13,7 +13,7 @@ import pytest
 
 import stagejit
 from stagejit.runtime.hosting import background
-from stagejit.runtime.hosting.background import runs_in_background
+from stagejit.runtime.hosting.background import handed_over
 from tests.randomness import RNG
 
 
@@ -28,7 +28,13 @@ from tests.randomness import RNG
     ],
 )
 def test_what_is_worth_handing_over(seconds: float, results: int, expected: bool) -> None:
-    assert runs_in_background(seconds, results) == expected
+    decision = handed_over("f", seconds, results, "")
+    assert (decision is not None and decision.applied) == expected
+    refused = handed_over("f", seconds, results, "it may not")
+    assert (refused is not None) == expected
+    if refused is not None:
+        assert not refused.applied
+        assert refused.reason == "it may not"
 
 
 def array(*shape: int) -> Any:
@@ -58,6 +64,29 @@ def test_long_programs_have_work() -> None:
     x = jax.ShapeDtypeStruct((4096, 4096), jnp.float32)
     assert is_handed_over(stagejit.jit(lambda x: x @ x), x)
     assert not is_handed_over(stagejit.jit(lambda x: x[:64, :64] + 1), x)
+
+
+def in_words(f: Callable[..., Any], *args: Any, **options: Any) -> list[str]:
+    decisions = stagejit.jit(f, options=stagejit.Options(**options)).explain(*args).decisions
+    return [each.reason for each in decisions if each.rewrite == background.NAME]
+
+
+def test_it_is_explained() -> None:
+    x = jax.ShapeDtypeStruct((4096, 4096), jnp.float32)
+    (said,) = in_words(lambda x: x @ x, x)
+    assert said.startswith("it takes ")
+    small = jax.ShapeDtypeStruct((256, 256), jnp.float32)
+    (said,) = in_words(lambda x: [jnp.exp(x) + n for n in range(100)], small)
+    assert said.endswith(", in which Python makes the arrays of 100 results")
+    assert in_words(lambda x: x + 1, small) == []
+    assert in_words(lambda x: x @ x, x, disable="run-in-background") == []
+    assert in_words(lambda x: x @ x, x, check_nans=True) == ["a check ends the call that it is of"]
+
+    def step(x: Any, _: Any) -> Any:
+        return jax.pure_callback(lambda x: x + 1, x, x) @ x, None
+
+    (said,) = in_words(lambda x: jax.lax.scan(step, x, length=3)[0], x)
+    assert said == "it calls Python, whose functions may want what their caller holds"
 
 
 def of_rows(table: Any, at: Any) -> Any:
