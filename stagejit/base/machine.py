@@ -93,8 +93,8 @@ def floor_seconds(flops: float, nbytes: float, peak_flops: float, bandwidth: flo
 # Results so large come on pages that nobody has touched: allocators recycle smaller ones. They are
 # huge pages if the system has any (KERNELS.md, "Large outputs").
 FRESH_FROM_NBYTES = 32 << 20
-# What calls update in place, again and again, is put on huge pages from here on: fewer bytes are
-# read from a cache, or soon.
+# What stays where it is, as bound weights do, and what calls update in place, again and again, is
+# put on huge pages from here on: fewer bytes are read from a cache, or soon.
 HELD_FROM_NBYTES = 16 << 20
 
 # A fork and its join cost 6 to 16 us where the workers have slept, and 0.5 to 1 us where another

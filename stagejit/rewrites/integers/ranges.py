@@ -17,6 +17,7 @@ import numpy as np
 
 from stagejit.base.symbolic import bounds
 from stagejit.graph.ir import Graph, Op, Value
+from stagejit.graph.memo import OverOperands
 from stagejit.graph.ops.control import bodies_of, body_operands
 from stagejit.graph.ops.elementwise import function_of
 from stagejit.rewrites.integers.intervals import (
@@ -34,28 +35,19 @@ from stagejit.types import bool_
 Facts = Mapping[Value, Interval]
 
 
-class Ranges(dict[Value, Interval]):
-    """The intervals of one graph. Each is worked out when it is first asked for, also that of an
-    operand which took the place of another one since its user's was."""
+class Ranges(OverOperands[Interval]):
+    """The intervals of one graph."""
 
     @classmethod
     def of(cls, graph: Graph) -> Ranges:
         found: Ranges = graph.analyses.setdefault(cls, cls())
         return found
 
-    def __missing__(self, value: Value) -> Interval:
-        pending = [value]
-        while pending:
-            at = pending[-1]
-            if at in self:
-                pending.pop()
-                continue
-            behind = [x for x in at.op.operands if is_counted(x) and x not in self]
-            if behind and _looks_behind(at.op):
-                pending += behind
-                continue
-            self[pending.pop()] = _range(self, at)
-        return self[value]
+    def behind(self, value: Value) -> Sequence[Value]:
+        return [x for x in value.op.operands if is_counted(x)] if _looks_behind(value.op) else ()
+
+    def found(self, value: Value) -> Interval:
+        return _range(self, value)
 
 
 MAX_CONSTANT = 1 << 16  # elements of a constant that are looked at

@@ -8,9 +8,11 @@ are replaced by equal ones, as a rewrite does. What ops with bodies give counts 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import IntEnum
 
 from stagejit.graph.ir import Graph, Op, Value
+from stagejit.graph.memo import OverOperands
 from stagejit.graph.ops.control import bodies_of
 
 
@@ -22,10 +24,11 @@ class Behind(IntEnum):
     ARGUMENTS = 2
 
 
-class _Known(dict[Value, Behind]):
+class _Known(OverOperands[Behind]):
     """What is behind values of one graph, as long as the same inputs are bound."""
 
     def __init__(self, graph: Graph) -> None:
+        super().__init__()
         self.graph, self.bound = graph, list(graph.bound)
 
     @classmethod
@@ -35,26 +38,17 @@ class _Known(dict[Value, Behind]):
             found = graph.analyses[cls] = cls(graph)
         return found
 
-    def __missing__(self, value: Value) -> Behind:
-        pending = [value]
-        while pending:
-            at = pending[-1]
-            if at in self:
-                pending.pop()
-                continue
-            known = at.op.definition
-            behind = [x for x in at.op.operands if x not in self]
-            if known.is_input:
-                found = Behind.WEIGHTS if self.graph.is_bound(at) else Behind.ARGUMENTS
-            elif known.has_bodies or not is_pure(at.op):
-                found = Behind.ARGUMENTS
-            elif behind:
-                pending += behind
-                continue
-            else:
-                found = max((self[x] for x in at.op.operands), default=Behind.CONSTANTS)
-            self[pending.pop()] = found
-        return self[value]
+    def behind(self, value: Value) -> Sequence[Value]:
+        known = value.op.definition
+        return () if known.has_bodies or not is_pure(value.op) else value.op.operands
+
+    def found(self, value: Value) -> Behind:
+        known = value.op.definition
+        if known.is_input:
+            return Behind.WEIGHTS if self.graph.is_bound(value) else Behind.ARGUMENTS
+        if known.has_bodies or not is_pure(value.op):
+            return Behind.ARGUMENTS
+        return max((self[x] for x in value.op.operands), default=Behind.CONSTANTS)
 
 
 def is_known(graph: Graph, value: Value) -> bool:

@@ -20,6 +20,7 @@ from stagejit.base.decisions import Decision
 from stagejit.base.machine import Machine
 from stagejit.base.symbolic import at_most
 from stagejit.graph.ir import Graph, Op, Value
+from stagejit.graph.memo import OverOperands
 from stagejit.options import Options
 from stagejit.rewrites.driving.driver import describe
 from stagejit.rewrites.weights.determined import Determined, cloned_out, roots_of
@@ -87,7 +88,7 @@ class _Choice:
         self.views: dict[Value, Views] = {}
         self.made: dict[Value, Made] = {}
         self.decisions: list[Decision] = []
-        self.read: dict[Value, int] = {}
+        self.read = ReadNbytes(self.determined.source)
 
     def look(self) -> None:
         settle(self.determined.read_by_calls(), self._behind, self.determined.source)
@@ -147,7 +148,7 @@ class _Choice:
             return _VIEW
         if not value.type.dtype.is_native:
             return f"elements of type {value.type.dtype} are left to XLA"
-        return grows(value, of, self.read, self.determined.source)
+        return grows(value, of, self.read)
 
     def _is_arranged(self, value: Value) -> bool:
         """Whether a view has all elements, in another order, of what is made anyway."""
@@ -334,39 +335,44 @@ def settle(
                 pending += reversed(behind(value))
 
 
-def grows(
-    value: Value, of: Iterable[Value], read: dict[Value, int], source: SourceOf = _itself
-) -> str:
+class ReadNbytes(OverOperands[int]):
+    """What a call has to read for a value: itself, or what it is computed from. source: what stands
+    for an operand."""
+
+    def __init__(self, source: SourceOf = _itself) -> None:
+        super().__init__()
+        self.source = source
+
+    def operands(self, op: Op) -> list[Value]:
+        return list(dict.fromkeys(map(self.source, op.operands)))
+
+    def behind(self, value: Value) -> Sequence[Value]:
+        return self.operands(value.op) if _may_be_computed(value.op) else ()
+
+    def found(self, value: Value) -> int:
+        if value.op.definition.counts:
+            return 0
+        own = value.type.nbytes
+        if not _may_be_computed(value.op):
+            return own
+        return min(own, sum(self[x] for x in self.behind(value)))
+
+
+def _may_be_computed(op: Op) -> bool:
+    """Where its result is read, of its operands."""
+    known = op.definition
+    return not known.counts and (known.is_splat or known.is_view or known.is_pointwise)
+
+
+def grows(value: Value, of: Iterable[Value], read: ReadNbytes) -> str:
     """Why reading a value is more than reading what it is made of, `of` in the end; empty where it
-    is not. read: what is known already; source: what stands for an operand."""
+    is not."""
     own = sum(weight.type.nbytes for weight in of)
     if value.op.definition.is_pointwise:  # as cheap where it is read, and may be made of less
-        own = sum(_read_nbytes(x, read, source) for x in _operands(value.op, source))
+        own = sum(read[x] for x in read.operands(value.op))
     if at_most(value.type.nbytes, max(own, FREE_NBYTES)):
         return ""
     return f"{value.type.nbytes} bytes would be read instead of {own}"
-
-
-def _read_nbytes(value: Value, read: dict[Value, int], source: SourceOf) -> int:
-    """What a call has to read for a value: itself, or what it is computed from."""
-    pending = [value]
-    while pending:
-        at = pending[-1]
-        known, own = at.op.definition, at.type.nbytes
-        if known.counts:
-            own = 0
-        elif at not in read and (known.is_splat or known.is_view or known.is_pointwise):
-            behind = _operands(at.op, source)
-            if unknown := [x for x in behind if x not in read]:
-                pending += unknown
-                continue
-            own = min(own, sum(read[x] for x in behind))
-        read.setdefault(pending.pop(), own)
-    return read[value]
-
-
-def _operands(op: Op, source: SourceOf) -> list[Value]:
-    return list(dict.fromkeys(map(source, op.operands)))
 
 
 def _measures(graph: Graph) -> dict[str, Made]:

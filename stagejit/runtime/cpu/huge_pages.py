@@ -26,7 +26,6 @@ from stagejit.runtime.cpu.native.arenas import HUGE_PAGE_NBYTES
 from stagejit.schedule.memory.host import new_memory
 from stagejit.schedule.memory.packing import aligned
 
-FEWEST_NBYTES = HELD_FROM_NBYTES  # of all arrays
 _GAP_NBYTES = 64 << 10  # between arrays that share a page: what allocators put there
 _MADV_HUGEPAGE, _MADV_COLLAPSE = 14, 25
 
@@ -39,7 +38,7 @@ def put_on_huge_pages(arrays: Iterable[Array]) -> int:
     ranges = whole_pages((array.ctypes.data, array.nbytes) for array in arrays)
     total = sum(nbytes for _, nbytes in ranges)
     advise = _madvise()
-    if advise is None or total < FEWEST_NBYTES:
+    if advise is None or total < HELD_FROM_NBYTES:
         return 0
     for address, nbytes in ranges:
         advise(address, nbytes, _MADV_HUGEPAGE)
@@ -55,7 +54,7 @@ class Room:
     def __init__(self, nbytes: Iterable[int]) -> None:
         self.nbytes = sum(map(aligned, nbytes))
         self._rest = np.empty(0, np.uint8)
-        if self.nbytes < FEWEST_NBYTES:
+        if self.nbytes < HELD_FROM_NBYTES:
             self.nbytes = 0
             return
         self._rest = new_memory(self.nbytes, HUGE_PAGE_NBYTES)

@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from stagejit.runtime.cpu.huge_pages import FEWEST_NBYTES, Room, put_on_huge_pages, whole_pages
+from stagejit.base.machine import HELD_FROM_NBYTES
+from stagejit.runtime.cpu.huge_pages import Room, put_on_huge_pages, whole_pages
 from stagejit.runtime.cpu.native.arenas import HUGE_PAGE_NBYTES as PAGE
 
 
@@ -33,21 +34,21 @@ def test_whole_pages_that_neighbours_fill(
 
 
 def test_elements_stay() -> None:
-    arrays = [np.arange(FEWEST_NBYTES // 8 + n, dtype=np.float64) for n in (5, 70_000)]
+    arrays = [np.arange(HELD_FROM_NBYTES // 8 + n, dtype=np.float64) for n in (5, 70_000)]
     asked = put_on_huge_pages(arrays)
     assert asked in (0, sum(nbytes for _, nbytes in _pages(arrays)))
     for n, array in zip((5, 70_000), arrays, strict=True):
-        assert np.array_equal(array, np.arange(FEWEST_NBYTES // 8 + n, dtype=np.float64))
+        assert np.array_equal(array, np.arange(HELD_FROM_NBYTES // 8 + n, dtype=np.float64))
 
 
 def test_few_bytes_stay_where_they_are() -> None:
-    assert put_on_huge_pages([np.zeros(FEWEST_NBYTES // 16)]) == 0
+    assert put_on_huge_pages([np.zeros(HELD_FROM_NBYTES // 16)]) == 0
 
 
 @pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="no smaps")
 def test_the_system_says_so_where_it_has_any() -> None:
     """Memory that was touched in small pages is on huge ones, or the system has none for us."""
-    memory = mmap.mmap(-1, 2 * FEWEST_NBYTES, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    memory = mmap.mmap(-1, 2 * HELD_FROM_NBYTES, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     memory.madvise(15)  # MADV_NOHUGEPAGE
     array = np.frombuffer(memory, np.uint8)
     array += 1
@@ -61,13 +62,13 @@ def test_the_system_says_so_where_it_has_any() -> None:
 
 
 def test_a_room_has_its_arrays_one_after_the_other() -> None:
-    sizes = [FEWEST_NBYTES, 0, 5, 64, 1000]
+    sizes = [HELD_FROM_NBYTES, 0, 5, 64, 1000]
     room = Room(sizes)
     taken = [room.take(nbytes) for nbytes in sizes]
     assert [len(each) for each in taken] == sizes
     starts = [each.ctypes.data for each in taken if len(each)]
     assert starts[0] % PAGE == 0
-    assert np.diff(starts).tolist() == [FEWEST_NBYTES, 64, 64]
+    assert np.diff(starts).tolist() == [HELD_FROM_NBYTES, 64, 64]
     for value, each in enumerate(taken):
         each[:] = value
     assert all((each == value).all() for value, each in enumerate(taken))
@@ -76,9 +77,9 @@ def test_a_room_has_its_arrays_one_after_the_other() -> None:
 def test_there_is_no_room_for_few_bytes_nor_for_more_than_were_said() -> None:
     """These have memory of their own, aligned alike."""
     few = Room([64, 64])
-    full = Room([FEWEST_NBYTES])
-    inside = full.take(FEWEST_NBYTES)
-    assert (few.nbytes, full.nbytes) == (0, FEWEST_NBYTES)
+    full = Room([HELD_FROM_NBYTES])
+    inside = full.take(HELD_FROM_NBYTES)
+    assert (few.nbytes, full.nbytes) == (0, HELD_FROM_NBYTES)
     for more in (few.take(100), full.take(100)):
         assert len(more) == 100
         assert more.ctypes.data % 64 == 0
