@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from stagejit.graph.ir import Value
 from stagejit.trace.calls.inline import chosen_for_cpu
 from stagejit.trace.emitter import Emitter
+from stagejit.trace.math.bits import joined_bits, split_bits
 from stagejit.trace.math.precision import reduce_precision
 from stagejit.trace.translation import Site, Translation, Unsupported, translation
 from stagejit.types import TensorType, bool_, dtype_named, f32, f64, from_numpy, u32
@@ -93,9 +94,9 @@ def _bitcast(emit: Emitter, site: Site, x: Value) -> Value:
     target = from_numpy(site.params["new_dtype"])
     if target is x.type.dtype:
         return x
-    if target.itemsize != x.type.dtype.itemsize or bool_ in (target, x.type.dtype):
-        raise Unsupported(f"bitcast from {x.type.dtype} to {target} changes the element size")
-    return emit.bitcast(x, target)
+    if target.bits < x.type.dtype.bits:
+        return split_bits(emit, x, target)
+    return (joined_bits if target.bits > x.type.dtype.bits else Emitter.bitcast)(emit, x, target)
 
 
 def _total_order(emit: Emitter, site: Site, x: Value, y: Value) -> Value:

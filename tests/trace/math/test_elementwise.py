@@ -205,3 +205,42 @@ def test_total_order(dtype: str) -> None:
 def test_bits_of_the_same_type_are_the_same() -> None:
     graph = graph_of(lambda x: lax.bitcast_convert_type(x, bool), np.ones(3, bool), delegate=False)
     assert not list(graph)
+
+
+_TYPES = ("u1", "i1", "u2", "i2", "f2", "u4", "i4", "f4", "u8", "i8", "f8")
+
+
+@pytest.mark.parametrize("source", _TYPES)
+def test_bits_of_elements_of_another_size(source: str) -> None:
+    """As NumPy sees the same memory: in place of XLA, alone and between other operations."""
+    rng, size = np.random.default_rng(7), int(source[1])
+    arrays: list[np.ndarray[Any, Any]] = []
+    names: list[str] = []
+    shapes: list[tuple[int, ...]] = []
+    for target in _TYPES:
+        for shape in ((3, 5), (0, 2), (), (17,)):
+            parts = int(target[1]) // size
+            # Neither a NaN, whose bits may change, nor what XLA's threads take for zero.
+            memory = rng.integers(32, 96, (*shape, *(parts,) * (parts > 1), size), np.uint8)
+            arrays.append(memory.view(source)[..., 0])
+            names.append(target)
+            shapes.append((*shape, size // int(target[1])) if parts < 1 else shape)
+
+    def program(*arrays: Any) -> Any:
+        return [
+            (
+                lax.bitcast_convert_type(x, target),
+                jnp.flip(lax.bitcast_convert_type(jnp.flip(x), target)),
+            )
+            for x, target in zip(arrays, names, strict=True)
+        ]
+
+    with jax.enable_x64(True):
+        staged = stagejit.jit(program)
+        assert not staged.plan(*arrays).delegated
+        results = staged(*arrays)
+    for (bits, turned), x, target, shape in zip(results, arrays, names, shapes, strict=True):
+        assert bits.dtype == target
+        np.testing.assert_array_equal(bits, np.frombuffer(x.tobytes(), target).reshape(shape))
+        flipped = np.frombuffer(np.flip(x).tobytes(), target).reshape(shape)
+        np.testing.assert_array_equal(turned, np.flip(flipped))
