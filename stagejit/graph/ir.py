@@ -14,7 +14,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from types import MappingProxyType
 from typing import Any
 
@@ -141,8 +141,7 @@ class Graph(Shown):
 
     @property
     def _users(self) -> Mapping[Op, Mapping[Op, Mapping[int, Mapping[str, int]]]]:
-        """The edges of `nx` as it holds them: its views of them are made anew at each use, which
-        is most of the time of a walk."""
+        """The edges of `nx` as it holds them: making its views is most of the time of a walk."""
         # A dictionary, which networkx keeps for as long as the graph.
         linked = self._linked if self._linked is not None else self.nx
         edges: Mapping[Op, Mapping[Op, Mapping[int, Mapping[str, int]]]] = linked._succ
@@ -210,7 +209,8 @@ class Graph(Shown):
 
     def users(self, value: Value) -> list[Op]:
         """Ops that read `value`, each once."""
-        return list(dict.fromkeys(use.user for use in self.uses(value)))
+        users, alone = self._users[value.op], len(value.op.results) == 1
+        return sorted(users if alone else {x.user for x in self.uses(value)}, key=attrgetter("id"))
 
     def uses_by_result(self, op: Op) -> dict[int, list[Use]]:
         """The uses of each result of `op` that has any, by number: one look at each use."""

@@ -18,6 +18,7 @@ nothing else changes in its body.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from stagejit.base.decisions import Decision
@@ -100,7 +101,16 @@ def _tile(log: Log) -> None:
         log.decisions += run_steps(log.graph, (SIMPLIFY,), log.options, log.machine)
         alone = replace(log.machine, cores=1)
         for loop in made:
-            log.decisions += rewrite_graph(loop.attrs["body"], log.options, alone)
+            body = loop.attrs["body"]
+            log.decisions += run_steps(body, _of_tiles(body), log.options, alone)
+
+
+def _of_tiles(body: Graph) -> Sequence[Step]:
+    """From the tiles on: what comes before has been done for what a body is made of, but that
+    products read turned what they read whole."""
+    names = [step.name for step in STEPS]
+    after = STEPS[names.index(fuse.NAME) :]
+    return (SIMPLIFY, *after) if any(op.definition.is_product for op in body) else after
 
 
 STEPS: tuple[Step, ...] = (

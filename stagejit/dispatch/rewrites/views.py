@@ -44,6 +44,7 @@ class Views:
         self.graph, self.options, self.carried = graph, options, carried
         self._known, self._seen = known, 0  # the id of the first op that `scalars` has not seen
         self._regions: dict[Op, tuple[Sequence[Value], Region]] = {}
+        self._boxes: dict[Value, tuple[Region, list[Box]]] = {}  # of updates, see `boxes_of`
         self._chains: dict[Value, Chain] = {}
         self.replaced: dict[Op, Op] = {}
         self.divided: dict[Op, Sequence[Op]] = {}  # those that several were put in place of
@@ -114,14 +115,19 @@ class Views:
 
     def boxes_of(self, update: Value) -> list[Box]:
         """What an update may overwrite: all, where it is no dispatch."""
-        if update.op.definition.is_dispatch:
-            return [
+        if not update.op.definition.is_dispatch:
+            return updated_boxes(update)
+        region = self.region(update.op)
+        known = self._boxes.get(update)
+        if known is None or known[0] is not region:
+            boxes = [
                 write_of(part, store, result).box
-                for part in self.region(update.op).parts
+                for part in region.parts
                 for store, result in zip(part.stores, part.results, strict=True)
                 if result is update
             ]
-        return updated_boxes(update)
+            known = self._boxes[update] = region, boxes
+        return known[1]
 
     def chain(self, value: Value) -> Chain:
         """The versions of the memory of `value`, one of them, since a barrier passed it on."""

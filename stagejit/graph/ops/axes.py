@@ -3,12 +3,14 @@
 Input: an op of one result, and an axis of that. Output: the axis of each operand that goes with it,
 and the attributes of the same op on a part of it. Invariant: the op on parts gives the part.
 
-What accumulates declares it (`OpDef.separate`); of elementwise ops it is the same axis, and of
-views it follows from `pull`. (In MLIR's terms, the tiling interface.)
+What accumulates declares it (`OpDef.separate`); of elementwise ops, and of inserts of all that
+there is along it, it is the same axis, and of views it follows from `pull`. (In MLIR's terms, the
+tiling interface.)
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from stagejit.graph.ir import Op
@@ -28,7 +30,10 @@ def separate(op: Op, axis: int) -> Axes | None:
         return (axis,) * len(op.operands)
     if known.is_view and not known.splits and len(op.operands) == 1:
         return _of_view(op, axis)
-    return (None,) * len(op.operands) if known.is_splat or known.counts else None
+    if known.is_insert:
+        return _of_insert(op, axis)
+    made_up = known.is_splat or known.counts or known.is_empty
+    return (None,) * len(op.operands) if made_up else None
 
 
 def summed(op: Op, operand: int, axis: int) -> Axes | None:
@@ -38,6 +43,13 @@ def summed(op: Op, operand: int, axis: int) -> Axes | None:
 
 
 def _of_view(op: Op, axis: int) -> Axes | None:
+    source, shape = op.operands[0].shape, op.result.shape
+    if shape[axis] != 1 and op.definition.keeps_order:  # the two common ones, without index maps
+        before = math.prod(shape[:axis])
+        same = (at for at, extent in enumerate(source) if extent == shape[axis])
+        return next(((at,) for at in same if math.prod(source[:at]) == before), None)
+    if shape[axis] != 1 and op.definition.is_extract:
+        return (axis,) if source[axis] == shape[axis] else None
     variables = [Var(extent) for extent in op.result.shape]
     index: Index = tuple(map(Affine.of, variables))
     pulled = pull_view(op, index)
@@ -48,6 +60,13 @@ def _of_view(op: Op, axis: int) -> Axes | None:
     at = found[0]
     whole = op.operands[0].shape[at] == op.result.shape[axis]
     return (at,) if len(found) == 1 and whole and pulled[at] == index[axis] else None
+
+
+def _of_insert(op: Op, axis: int) -> Axes | None:
+    """Along an axis of which the box has all places."""
+    source, destination, *starts = op.operands
+    whole = source.shape[axis] == destination.shape[axis] and op.attrs["offsets"][axis] == 0
+    return (axis, axis, *(None for _ in starts)) if whole else None
 
 
 def narrowed(op: Op, axis: int, extent: int) -> dict[str, Any]:

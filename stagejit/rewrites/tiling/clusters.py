@@ -29,12 +29,13 @@ _ASKED = 4  # times that an op may be in a set that is no cluster: work stays li
 @dataclass(frozen=True)
 class Cluster:
     """ops: operands before users. seed: the product that it was found from. outputs: what others
-    read of it."""
+    read of it. assembled: what is put together of parts, and nobody else reads."""
 
     seed: Op
     ops: tuple[Op, ...]
     outputs: tuple[Value, ...]
     surroundings: Surroundings
+    assembled: tuple[Value, ...] = ()
 
     @property
     def large(self) -> int:
@@ -77,7 +78,7 @@ class Clusters:
             for op in found:
                 self._failed.setdefault(op, []).append(why)
             return why
-        return Cluster(seed, tuple(ops), _outputs(self.graph, ops), self.surroundings)
+        return Cluster(seed, tuple(ops), outputs_of(self.graph, ops), self.surroundings)
 
     def _readers(self, seed: Op, large: int, *, far: bool) -> dict[Op, None] | str:
         """From `seed` on, all that large values are made into, and of small ones some functions;
@@ -160,7 +161,7 @@ def with_moves(graph: Graph, cluster: Cluster, outputs: Iterable[Value]) -> Clus
         while len(users := graph.users(value)) == 1 and _moves(users[0]):
             ops += users
             value = users[0].result
-    return replace(cluster, ops=tuple(ops), outputs=_outputs(graph, ops))
+    return replace(cluster, ops=tuple(ops), outputs=outputs_of(graph, ops))
 
 
 def _moves(op: Op) -> bool:
@@ -168,7 +169,8 @@ def _moves(op: Op) -> bool:
     return known.rearranges and not known.keeps_order and not known.repeats
 
 
-def _outputs(graph: Graph, ops: Sequence[Op]) -> tuple[Value, ...]:
+def outputs_of(graph: Graph, ops: Sequence[Op]) -> tuple[Value, ...]:
+    """What others read of some ops."""
     inside = set(ops)
     return tuple(op.result for op in ops if any(x not in inside for x in graph.users(op.result)))
 

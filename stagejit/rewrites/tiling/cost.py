@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 
 from stagejit.base.machine import FORK_SECONDS, Machine
+from stagejit.graph.ir import Value
 from stagejit.rewrites.tiling.along import Along
 from stagejit.rewrites.tiling.loop import TileLoop
 from stagejit.rewrites.tiling.parts import TURNED, is_sliced
@@ -24,12 +25,22 @@ _HIDDEN = 0.5  # of the arithmetic's time, in which caches may be read
 
 def stored_nbytes(along: Along) -> int:
     """Bytes that lie in memory between the ops of a cluster: results of products, and what products
-    read, where that is large."""
+    read, where that is large; what is put together."""
     cluster = along.cluster
     products = [op for op in cluster.ops if op.definition.is_product]
     stored = {op.result for op in products if op.result not in cluster.outputs}
     stored |= {x for op in products for x in op.operands if x.type.size >= cluster.large}
-    return sum(value.type.nbytes for value in stored)
+    return sum(value.type.nbytes for value in (*stored, *cluster.assembled))
+
+
+def near_nbytes(along: Along) -> int:
+    """Bytes that would have to lie in a core's cache if all places were one tile: of products, all
+    that is stored; a step reads one value and makes another one, and as much again is what comes in
+    and goes out, and what others leave behind."""
+    assembled = along.cluster.assembled
+    if not assembled:
+        return stored_nbytes(along)
+    return 4 * max(value.type.nbytes for value in assembled)
 
 
 class Cost:
@@ -39,18 +50,19 @@ class Cost:
         self.machine, self.loop, self.parts, self.tiles = machine, loop, loop.parts, loop.tiles
         self.stored = stored_nbytes(self.parts.along)
         ops = self.parts.cluster.ops
+        self.near = near_nbytes(self.parts.along)
         self.kernels = 2 * sum(op.definition.is_product for op in ops)
-        flops = sum(op.definition.flops(op) for op in ops)
-        self.arithmetic = flops / machine.peak_flops / machine.cores
+        self.kernels += len(self.parts.cluster.assembled)
+        self.arithmetic = self.parts.flops / machine.peak_flops / machine.cores
 
     @property
     def whole(self) -> float:
-        return self._moved(self.stored)
+        return self.stored / self.near * self._moved(self.near)
 
     @property
     def tiled(self) -> float:
         # One place that is too large for a cache is cut again, along another axis.
-        each = self.stored * self.loop.places // self.parts.extent
+        each = max(self.near * self.loop.places // self.parts.extent, 1)
         fitting = min(each, self.machine.l2_nbytes) if self.loop.places == 1 else each
         inside = self.stored / fitting * self._moved(fitting, self.machine.cores)
         return inside + self._calls() + self._read_again() + self._placed() + self._late()
@@ -83,7 +95,8 @@ class Cost:
 
     def _placed(self) -> float:
         """To move tiles that do not lie one after the other, or after which there is a rest, and to
-        store what readers of the whole would evaluate themselves."""
+        store what readers of the whole would evaluate themselves; if that is turned, it is read in
+        short pieces, at half the rate."""
         along, taken = self.parts.along, self.parts.taken
         stacked = [(y, along.axes[y]) for y in self.parts.stacked]
         rest = self.loop.rest > 0
@@ -92,11 +105,9 @@ class Cost:
             for x, axis in (*taken, *stacked)
             if axis == TURNED or (is_sliced(axis) and (rest or math.prod(x.shape[:axis]) > 1))
         ]
-        moved += [
-            x
-            for x, _ in taken
-            if x.op.definition.is_pointwise and x.type.size >= along.cluster.large
-        ]
+        large = along.cluster.large
+        made = [x for x, _ in taken if x.op.definition.is_pointwise and x.type.size >= large]
+        moved += [*made, *filter(_is_turned, made)]
         return 2 * sum(value.type.nbytes for value in moved) / self.machine.bandwidth
 
     def _late(self) -> float:
@@ -104,3 +115,10 @@ class Cost:
         cores, trip = self.machine.cores, self.loop.trip
         shared = self.arithmetic * trip * self.loop.places / self.parts.extent
         return shared * (-(-trip // cores) * cores / trip - 1)
+
+
+def _is_turned(x: Value) -> bool:
+    """Whether it is a view in another order."""
+    while x.op.definition.keeps_order:
+        x = x.op.operands[0]
+    return x.op.definition.is_view

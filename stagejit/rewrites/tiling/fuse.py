@@ -1,9 +1,10 @@
 """tile-and-fuse: what is larger than its makers' operands exists one tile at a time.
 
-Input: products whose results are too large for a core's cache, and that nobody needs whole.
-Output: a loop over tiles of one axis, with all that reads them: attention without a matrix of
-scores. Invariant: values are as exact as those of the whole; which axis, and how large a tile is,
-follows from the machine.
+Input: products whose results are too large for a core's cache, and that nobody needs whole; values
+as large that are put together in one step and read in the next (see `assembled.py`). Output: a loop
+over tiles of one axis, with all that reads them: attention without a matrix of scores, transforms
+whose lines go through all steps. Invariant: values are as exact as those of the whole; which axis,
+and how large a tile is, follows from the machine.
 
 Note [Tiles within tiles]: the body of a loop is a graph like others, so that its large values are
 cut along another axis, if they still are too large: attention by heads, then by some rows of one.
@@ -16,18 +17,21 @@ more.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 
 from stagejit.base.machine import Machine
 from stagejit.base.numbers import counted
-from stagejit.graph.ir import Graph, Op
+from stagejit.graph.ir import Op
 from stagejit.rewrites.driving.driver import Log
 from stagejit.rewrites.tiling.along import Along, axes_along
+from stagejit.rewrites.tiling.assembled import is_assembled, steps_along
 from stagejit.rewrites.tiling.clusters import Cluster, Clusters
-from stagejit.rewrites.tiling.cost import Cost, stored_nbytes
+from stagejit.rewrites.tiling.cost import Cost, near_nbytes
 from stagejit.rewrites.tiling.loop import TileLoop
 from stagejit.rewrites.tiling.parts import Parts
+from stagejit.rewrites.tiling.surroundings import Surroundings
 
 NAME = "tile-and-fuse"
 _LEAST_ROWS = 32  # places that a product is worth being called for, if they are its rows
@@ -40,17 +44,33 @@ def tile_and_fuse(log: Log) -> list[Op]:
     clusters = Clusters(log.graph)
     left = set[Op]()  # of clusters that stay whole: each is asked about once
     for seed in log.graph.ops():
-        if seed not in log.graph or seed in left or not _may_seed(seed, log.machine):
+        if seed not in log.graph or seed in left:
             continue
-        for cluster in clusters.around(seed):
-            if isinstance(cluster, str):
-                log.decline(NAME, seed, cluster)
-            elif loops := _tiled(log, cluster):
-                made += loops
-                break
-        else:
-            left |= set(() if isinstance(cluster, str) else cluster.ops)
+        if _may_seed(seed, log.machine):
+            for cluster in clusters.around(seed):
+                if isinstance(cluster, str):
+                    log.decline(NAME, seed, cluster)
+                elif loops := _tiled(log, seed, [_cut(log, cluster, axis) for axis in _axes(seed)]):
+                    made += loops
+                    break
+            else:
+                left |= set(() if isinstance(cluster, str) else cluster.ops)
+        elif _may_begin(log, seed):
+            made += _steps_tiled(log, clusters.surroundings, seed, left)
     return made
+
+
+def _steps_tiled(log: Log, surroundings: Surroundings, seed: Op, left: set[Op]) -> list[Op]:
+    """The same for steps that each put their results together; adds those that stay whole to
+    `left`."""
+    found = [(steps_along(log.graph, surroundings, seed, axis), axis) for axis in _axes(seed)]
+    clusters = [(cluster, axis) for cluster, axis in found if not isinstance(cluster, str)]
+    if not clusters:  # the usual end of a concatenation
+        return []
+    loops = _tiled(log, seed, [_cut(log, cluster, axis) for cluster, axis in clusters])
+    if not loops:
+        left |= {op for cluster, _ in clusters for op in cluster.ops}
+    return loops
 
 
 def _may_seed(op: Op, machine: Machine) -> bool:
@@ -65,11 +85,25 @@ def _may_seed(op: Op, machine: Machine) -> bool:
     return nbytes > max(machine.l2_nbytes // 2, operands)
 
 
-def _tiled(log: Log, cluster: Cluster) -> list[Op]:
-    """The loop over tiles in place of a cluster; none where that does not pay."""
-    seed = cluster.seed
-    axes = [axis for axis, extent in enumerate(seed.result.shape) if extent > 1]
-    cuts = [_cut(log.graph, cluster, axis, log.machine) for axis in axes]
+def _may_begin(log: Log, op: Op) -> bool:
+    """A value that is put together, and larger than what a core keeps near."""
+    if not log.machine.side_by_side or not op.definition.is_insert:
+        return False
+    type = op.result.type
+    return (
+        type.has_numbers
+        and type.nbytes > log.machine.l2_nbytes // 2
+        and is_assembled(log.graph, op)
+    )
+
+
+def _axes(seed: Op) -> list[int]:
+    return [axis for axis, extent in enumerate(seed.result.shape) if extent > 1]
+
+
+def _tiled(log: Log, seed: Op, cuts: Sequence[Cut | str]) -> list[Op]:
+    """The loop over tiles in place of a cluster, the best of `cuts`; none where that does not
+    pay."""
     possible = [cut for cut in cuts if isinstance(cut, Cut)]
     if not possible:
         log.decline(NAME, seed, "; ".join(dict.fromkeys(map(str, cuts))))
@@ -84,6 +118,7 @@ def _tiled(log: Log, cluster: Cluster) -> list[Op]:
     log.apply(NAME, seed, str(best))
     for output, value in values.items():
         log.put(output.op, [value])
+    cluster = best.loop.parts.cluster
     cluster.surroundings.contracted(cluster.ops, made)
     return [op for op in made if op.definition.is_loop]
 
@@ -106,15 +141,16 @@ class Cut:
         )
 
 
-def _cut(graph: Graph, cluster: Cluster, axis: int, machine: Machine) -> Cut | str:
+def _cut(log: Log, cluster: Cluster, axis: int) -> Cut | str:
     """The tiles along an axis of the seed that fit into a core's cache, or why there are none."""
+    graph, machine = log.graph, log.machine
     if not machine.side_by_side:
         return "tiles would be made one after the other"
     along = axes_along(graph, cluster, axis)
     if isinstance(along, str):
         return along
     parts = Parts(graph, along)
-    wanted = machine.l2_nbytes * parts.extent // stored_nbytes(along)
+    wanted = machine.l2_nbytes * parts.extent // near_nbytes(along)
     fair = parts.extent // (2 * machine.cores)
     sizes = _sizes(parts.extent, max(min(wanted, fair), 1), _least_places(along))
     if not sizes:

@@ -48,6 +48,10 @@ class Parts:
         return [(x, axis) for x, axis in self.taken if axis is not None and is_sliced(axis)]
 
     @remembered
+    def flops(self) -> int:
+        return sum(op.definition.flops(op) for op in self.cluster.ops)
+
+    @remembered
     def whole(self) -> list[Part]:
         """Of which it takes all."""
         return [part for part in self.taken if not is_sliced(part[1])]
@@ -118,7 +122,11 @@ class Parts:
         if axis is not None and separate(op, axis) is None and not self.step(part):
             return False
         known = op.definition
-        if known.is_splat or (known.is_view and not known.splits and len(op.operands) == 1):
+        if (
+            known.is_splat
+            or known.is_empty
+            or (known.is_view and not known.splits and len(op.operands) == 1)
+        ):
             return True
         own = axis is not None and known.is_elementwise and len(op.results) == 1
         if own and all(user in self.inside for user in self.graph.users(value)):

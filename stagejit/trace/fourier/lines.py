@@ -171,16 +171,19 @@ def _turned(rows: Sequence[Pair], turns: Complex, axis: int) -> list[Pair]:
     emit, dtype = rows[0][0].emit, rows[0][0].dtype
     table = emit.const(np.stack([turns.real, turns.imag]), dtype)
 
-    def turn(at: int, size: int, part: int) -> Real:
-        shape = (*turns.shape[:axis], size, *turns.shape[axis + 1 :])
+    def turn(at: int, row: Real, part: int) -> Real:
+        whole = row.value.type.shape
+        axes = tuple(range(len(whole) - turns.ndim, len(whole)))
+        shape = (*turns.shape[:axis], whole[axes[axis]], *turns.shape[axis + 1 :])
         start = [0] * turns.ndim
         start[axis] = at
-        return Real(emit, emit.reshape(emit.extract(table, (part, *start), (1, *shape)), shape))
+        numbers = emit.reshape(emit.extract(table, (part, *start), (1, *shape)), shape)
+        return Real(emit, emit.broadcast(numbers, whole, axes))
 
     turned, at = [], 0
     for row in rows:
         size = row[0].value.type.shape[axis + 1]
-        by = (turn(at, size, 0), turn(at, size, 1))
+        by = (turn(at, row[0], 0), turn(at, row[0], 1))
         turned.append(product(row, by) if at or size > 1 else row)
         at += size
     return turned
