@@ -44,9 +44,7 @@ class Window:
         self.elements, self.b, self.op = elements, elements.b, op
         self.dims = WindowDims.of(op.attrs)
         self.operand = op.operands[0]
-        # Where the loops of two axes are one, its variable goes on behind the end of a line.
-        ends = zip(index, op.result.shape, strict=True)
-        self.on_one_line = all(part.range()[1] < extent for part, extent in ends)
+        self.index = index
         self.first = [
             part * stride - low
             for part, stride, (low, _) in zip(
@@ -112,11 +110,13 @@ class Window:
         """The axis along which lines are combined, see Note [Lines of taps]; None for none."""
         elements, dims, lanes = self.elements, self.dims, self.lanes
         along = [axis for axis, part in enumerate(self.first) if elements.varies(part)]
-        if not lanes or len(along) != 1 or chooses(self.op) or not self.on_one_line:
+        if not lanes or len(along) != 1 or chooses(self.op):
             return None
         if any(self._place(self.first, axis)[1] > 1 for axis in self.open):
             return None
         (axis,) = along
+        if self.index[axis].range()[1] >= self.op.result.shape[axis]:
+            return None  # the loops of two axes are one: lanes go on behind the end of a line
         coeff, _, varying = elements.split(self.first[axis])
         size, stride = dims.sizes[axis], dims.strides[axis]
         vectors, lines = -(-self._reach(axis, lanes) // lanes), math.prod(dims.sizes) // size

@@ -120,14 +120,17 @@ def test_lines_of_taps(runner: Runner, seed: int) -> None:
     runner.check(lambda x: f(x * 2), x, rtol=1e-2 if dtype == np.float16 else None)
 
 
+@pytest.mark.parametrize("images", [(8,), (4, 3)])
 @pytest.mark.parametrize("padding", ["SAME", "VALID"])
-def test_lines_are_loaded_not_taps(padding: str) -> None:
-    """25 taps of 16 lanes are 46 elements of 5 lines: 4 vectors of each, or 3 where 3 are used."""
+def test_lines_are_loaded_not_taps(padding: str, images: tuple[int, ...]) -> None:
+    """25 taps of 16 lanes are 46 elements of 5 lines: 4 vectors of each, or 3 where 3 are used.
+    images: the loops of these axes are one, which is nothing to those of lines."""
+    ones = (1,) * len(images)
 
     def f(x: Any) -> Any:
-        return lax.reduce_window(x, 0.0, lax.add, (1, 5, 5), (1, 3, 3), padding)
+        return lax.reduce_window(x, 0.0, lax.add, (*ones, 5, 5), (*ones, 3, 3), padding)
 
-    region = region_of(graph_of(f, numbers(8, 56, 56)))
+    region = region_of(graph_of(f, numbers(*images, 56, 56)))
     function = kernel_of(region, Target.avx512()).function
     counts = Counter(op.opcode for op in function.walk())
     arms = 2 if padding == "SAME" else 1
