@@ -304,12 +304,11 @@ class _Kept:
         """The largest value that is made for a budget of which more is kept than it has."""
         for budget, limit in self.limits.items():
             largest = self.largest[budget]
-            while largest and largest[0][2] not in self.made:
+            while largest and largest[0][-1] not in self.made:
                 heapq.heappop(largest)
-            if largest and self.nbytes[budget] > limit:
-                return largest[0][
-                    2
-                ], f"{self.nbytes[budget]} bytes would be kept, of at most {limit}"
+            kept = self.nbytes[budget]
+            if largest and kept > limit:
+                return largest[0][-1], f"{kept} bytes would be kept, of at most {limit}"
         return None
 
 

@@ -96,7 +96,9 @@ def _bitcast(emit: Emitter, site: Site, x: Value) -> Value:
         return x
     if target.bits < x.type.dtype.bits:
         return split_bits(emit, x, target)
-    return (joined_bits if target.bits > x.type.dtype.bits else Emitter.bitcast)(emit, x, target)
+    if target.bits > x.type.dtype.bits:
+        return joined_bits(emit, x, target)
+    return emit.bitcast(x, target)
 
 
 def _total_order(emit: Emitter, site: Site, x: Value, y: Value) -> Value:

@@ -93,8 +93,8 @@ def _in_floats(nest: Nest, result: DType) -> tuple[Nest, tuple[Choice, ...]]:
     operand = nest.left.value.type.dtype
     if result is not i32 or nest.dtype is not i32 or not operand.is_integer:
         return nest, ()
-    range, steps = np.iinfo(operand.numpy), math.prod(var.extent for var in nest.reduce)
-    if steps * max(-int(range.min), int(range.max)) ** 2 > _EXACT:
+    info, steps = np.iinfo(operand.numpy), math.prod(var.extent for var in nest.reduce)
+    if steps * max(-int(info.min), int(info.max)) ** 2 > _EXACT:
         return nest, ()
     left = replace(nest.left, border=float(nest.left.border))
     told = Choice("sums", f"as f32, exact: {steps} products of {operand}")
