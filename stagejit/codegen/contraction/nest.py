@@ -97,12 +97,20 @@ class Cut:
 
 
 @dataclass(frozen=True)
+class Blocks:
+    """Sums of at most `steps` products are exact in the type of these; sums of all in `dtype`."""
+
+    steps: int
+    dtype: DType
+
+
+@dataclass(frozen=True)
 class Nest:
     """`axes` and `reduce` in their natural order, outermost first; extents of 1 are left out.
 
     result: the index of the anchor's result. dtype: the type that products are summed in. zero:
     what the sums start from: -0, which is neutral, or +0 where zeros are left out of the sums. cut:
-    where not all positions have all steps.
+    where not all positions have all steps. blocks: where few products only are summed in `dtype`.
     """
 
     axes: tuple[Var, ...]
@@ -113,6 +121,12 @@ class Nest:
     dtype: DType
     zero: float = -0.0
     cut: Cut | None = None
+    blocks: Blocks | None = None
+
+    @property
+    def total(self) -> DType:
+        """The type of the sums over all steps."""
+        return self.dtype if self.blocks is None else self.blocks.dtype
 
     @property
     def keeps_cut(self) -> bool:

@@ -141,12 +141,12 @@ class Products:
             strides[split.var] = size
             size *= split.span
         b = self.b  # a view that held all of this would be a cycle
-        buffer = b.scratch("panel", element_type(self.nest.dtype), size)
-        return View(buffer, self.nest.dtype, strides, lambda: b.const(0), self.axes, padded=True)
+        buffer = b.scratch("panel", element_type(self.nest.total), size)
+        return View(buffer, self.nest.total, strides, lambda: b.const(0), self.axes, padded=True)
 
     def _stored(self, number: int) -> View:
         offset = self.plan.offsets[number]
-        return self._in_memory(self.stores[number], self.nest.dtype, offset, self.axes)
+        return self._in_memory(self.stores[number], self.nest.total, offset, self.axes)
 
     def _in_memory(
         self,

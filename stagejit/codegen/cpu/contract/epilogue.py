@@ -144,13 +144,13 @@ class Epilogue:
             raw = b.load(view.buffer, offset, lanes, mask=position.mask)
         elif position.tile is not None:
             rows = partial(self._transposed, offset, stride)
-            type = element_type(self.plan.nest.dtype).with_lanes(lanes)
+            type = element_type(self.plan.nest.total).with_lanes(lanes)
             raw = position.tile.row(b, (self.result, Affine()), type, rows)
         else:
             raw = b.gather(
                 view.buffer, b.splat(offset, lanes) + b.lane_ids(lanes) * stride, mask=position.mask
             )
-        return vmath.convert(b, raw, self.plan.nest.dtype, self.result.type.dtype)
+        return vmath.convert(b, raw, self.plan.nest.total, self.result.type.dtype)
 
     def _transposed(self, offset: Register, stride: int) -> list[Register]:
         """The rows of a square whose first sum lies at an offset."""

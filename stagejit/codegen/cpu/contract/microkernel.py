@@ -252,9 +252,10 @@ class SumTile:
         self.emitter.cells[self.sums] = (zero,) * len(self.points)
 
     def _store(self) -> None:
-        sums = self.emitter.cells[self.sums]
-        if self.kernel.across:
-            add = "fadd" if self.kernel.elem.is_float else "add"
+        kernel, cell = self.kernel, self.emitter.cells[self.sums]
+        sums = tuple(vmath.convert(self.b, s, kernel.dtype, self.panel.dtype) for s in cell)
+        if kernel.across:
+            add = "fadd" if sums[0].type.is_float else "add"
             sums = tuple(self.b.reduce(add, total) for total in sums)
         write, add_to = partial(self._write, sums, add=False), partial(self._write, sums, add=True)
         if self.first is None:

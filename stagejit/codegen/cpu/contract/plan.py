@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from stagejit.codegen.closed import ClosedRegion
-from stagejit.codegen.contraction.nest import Nest
+from stagejit.codegen.contraction.nest import Blocks, Nest
 from stagejit.codegen.contraction.sources import Source, evaluated_by_tiles, source_of
 from stagejit.codegen.contraction.walk import NestWalk
 from stagejit.codegen.cpu.contract.left_out.masks import Mask, masks_of
@@ -24,6 +24,7 @@ from stagejit.codegen.cpu.contract.tiling import Tiling
 from stagejit.codegen.kernel import Choice
 from stagejit.codegen.places.walk import behind_views
 from stagejit.codegen.target import Target
+from stagejit.errors import InternalError
 from stagejit.graph.ir import Value
 from stagejit.index.affine import Affine, Index, Var
 from stagejit.types import DType, f32, i32
@@ -56,7 +57,7 @@ def make_plan(
 ) -> ContractPlan:
     """Chooses a tiling for a nest whose axes are `settled`. only: with tiles of this size. Raises
     NoTileError where there is none."""
-    nest, exact = _in_floats(nest, region.anchor_op.result.type.dtype)
+    nest, exact = _in_floats(nest)
     walk = NestWalk(region, nest, strict=False)
     sources = source_of(region, nest.left), source_of(region, nest.right)
     plain = next((n for n in range(len(walk.offsets)) if _is_plain(walk, n)), None)
@@ -69,6 +70,8 @@ def make_plan(
     zeros, looked = mostly_zero(region.anchor_op, ranked.best, sources)
     # Who looks for zeros goes along whole rows.
     tiling = replace(ranked.best, panels=zeros is None)
+    if nest.blocks is not None and tiling.most_terms > nest.blocks.steps:
+        raise InternalError(f"sums of {tiling.most_terms} products are rounded", step="codegen")
     fetched = (Choice("fetch", tiling.fetches),) if tiling.fetches else ()
     evaluated = _evaluated(sources, tiling)
     return ContractPlan(
@@ -86,19 +89,25 @@ def make_plan(
     )
 
 
-def _in_floats(nest: Nest, result: DType) -> tuple[Nest, tuple[Choice, ...]]:
-    """Sums of so few products of small integers that each of them is a float, and exact: CPUs
-    multiply and add floats at once, and integers of 32 bits in several operations. Not of narrower
-    results, which are the low bits of a sum."""
-    operand = nest.left.value.type.dtype
-    if result is not i32 or nest.dtype is not i32 or not operand.is_integer:
+def _in_floats(nest: Nest) -> tuple[Nest, tuple[Choice, ...]]:
+    """Products of small integers, summed as floats in blocks of so few steps that each sum is one,
+    exactly; blocks are added as integers. CPUs multiply and add floats at once, and integers of 32
+    bits in several operations."""
+    kinds = [side.value.type.dtype for side in (nest.left, nest.right)]
+    if nest.dtype is not i32 or not all(kind.is_integer for kind in kinds):
         return nest, ()
-    info, steps = np.iinfo(operand.numpy), math.prod(var.extent for var in nest.reduce)
-    if steps * max(-int(info.min), int(info.max)) ** 2 > _EXACT:
+    most = _EXACT // math.prod(_largest(kind) for kind in kinds)
+    if not most:
         return nest, ()
     left = replace(nest.left, border=float(nest.left.border))
-    told = Choice("sums", f"as f32, exact: {steps} products of {operand}")
-    return replace(nest, left=left, dtype=f32), (told,)
+    told = Choice("sums", f"as f32, exact for {most} products of {kinds[0]}, then as {nest.dtype}")
+    return replace(nest, left=left, dtype=f32, blocks=Blocks(most, nest.dtype)), (told,)
+
+
+def _largest(dtype: DType) -> int:
+    """Of an integer of this type, whatever its sign."""
+    info = np.iinfo(dtype.numpy)
+    return max(-int(info.min), int(info.max))
 
 
 def _evaluated(sources: tuple[Source, Source], tiling: Tiling) -> tuple[Choice, ...]:
@@ -117,4 +126,4 @@ def _is_plain(walk: NestWalk, number: int) -> bool:
     its place is a form of axes."""
     stored, result = walk.region.stores[number].value, walk.region.anchor_op.result
     viewed = behind_views(stored, (result,)) is not None
-    return viewed and result.type.dtype is walk.nest.dtype and walk.offsets[number].loops_only
+    return viewed and result.type.dtype is walk.nest.total and walk.offsets[number].loops_only

@@ -223,12 +223,17 @@ class BlockSearch(TileSearch):
             most = max(most, _MOST_STEPS_IN_LINE)
         elif vector is not None:
             most = min(most, self._streamed_steps(vector, tiling))
-        if self.steps <= most * 3 // 2 or not tiling.reduce:
+        enough = most * 3 // 2
+        if self.nest.blocks is not None:
+            exact = self.nest.blocks.steps * (lane_step if len(tiling.reduce) == 1 else 1)
+            most, enough = min(most, exact), min(enough, exact)
+        if self.steps <= enough or not tiling.reduce:
             return tiling
         axis, inner = self._cut_axis(tiling, most)
         blocks = -(-axis.extent // max(most // inner, 1))
         size = -(-axis.extent // blocks)
-        size = -(-size // lane_step) * lane_step
+        if axis is self.lane:
+            size = -(-size // lane_step) * lane_step
         if axis is tiling.reduce[0] and size >= axis.extent:
             return tiling
         ahead = vector is not None and self.is_prefetched(vector) and not self.runs_on(tiling)

@@ -85,6 +85,14 @@ class Tiling:
         """Reduction axes of which a block takes one step."""
         return () if self.blocked is None else self.reduce[: self.reduce.index(self.blocked)]
 
+    @property
+    def most_terms(self) -> int:
+        """Products in a sum of a block; lanes along the reduction have sums of their own."""
+        blocks = {var: self.extents.get(var, var.extent) for var in self.reduce}
+        if self.lane in blocks:
+            blocks[self.lane] = -(-blocks[self.lane] // self.lanes)
+        return math.prod(blocks.values())
+
     def count(self, var: Var) -> int | None:
         """How many elements of a variable each block has; None where that is not one number."""
         parts = next((split.parts for split in self.splits if split.var is var), None)
