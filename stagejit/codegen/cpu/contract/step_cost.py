@@ -46,6 +46,11 @@ _FAR_STALL = 0.2  # part of a step that it costs: 0.15 seen on Zen 5, 0.3 with A
 _SECOND_CYCLES = 16
 FEW_LINES = 12
 _EVICTED_STALL, _FETCH_STALL = 0.5, 0.25  # parts of a step
+# Rows that tiles read as scalars beside windows along the lanes, where L1 does not hold what both
+# are in a tile: what each of them adds to a step, beyond one for so many vectors. On Cascade Lake,
+# 3x3 convolutions of 64 and of 192 planes of 90x62 take 1.13 and 1.12 of the time of 6 x 4 vectors
+# in 11 x 2 and 13 x 2, 1.14 in 8 x 2, 1.22 in 16 x 1, 1.03 in 4 x 4.
+_ROW_BESIDE_WINDOWS, _VECTORS_A_ROW = 0.35, 3  # cycles
 # A vector of bytes, or of halves, is extended and converted; a scalar is then repeated, too.
 _WIDEN_VECTOR, _WIDEN_SCALAR = 2.0, 3.0
 # Scalars of each step that are on a line of their own: 2304x768x64 of bytes takes 1.33 ms on
@@ -68,6 +73,7 @@ class _Reading:
     far: bool = False
     waits: float = 0.0
     as_it_lies: bool = False
+    beside: float = 0.0
 
 
 class StepCosts:
@@ -100,7 +106,8 @@ class StepCosts:
                 found.append(_Reading(load, second, widening, *short, far, waits, as_it_lies=True))
             else:
                 waits = _APART_STALL if packs and not wide and self._is_apart(source) else 0.0
-                found.append(_Reading(load, second, widening, waits=waits))
+                beside = 0.0 if wide or self._holds_a_tile() else _ROW_BESIDE_WINDOWS
+                found.append(_Reading(load, second, widening, waits=waits, beside=beside))
         return found
 
     def step_cycles(
@@ -108,13 +115,14 @@ class StepCosts:
     ) -> float:
         """Of a tile of so many points, which loads `counts` of each operand, with so many vectors
         along the lanes."""
-        loads, second, stall, waits, far = 0.0, 0.0, 0.0, 0.0, False
+        loads, second, stall, waits, beside, far = 0.0, 0.0, 0.0, 0.0, 0.0, False
         work = float(points)
         nbytes = vectors * self.lanes * self.nbytes
         for reading, count in zip(readings, counts, strict=True):
             loads += count * reading.load / self.fma_rate
             second += count * reading.second
             work += count * reading.widening
+            beside += max(count - points / _VECTORS_A_ROW, 0.0) * reading.beside
             if nbytes < reading.short_nbytes:
                 stall = max(stall, reading.short_stall)
             if reading.waits and self.is_short(points):
@@ -127,7 +135,7 @@ class StepCosts:
             stall += max(min(second / arithmetic, 1.0) - _FREELY, 0.0) * _BUSY_STALL
         stall += _FAR_STALL if far else 0.0
         stall += waits
-        return max(arithmetic, loads, second) + arithmetic * stall + 0.15 * loads + 0.3
+        return max(arithmetic, loads, second) + arithmetic * stall + 0.15 * loads + beside + 0.3
 
     def hides_latency(self, points: int) -> bool:
         """Whether a step of a tile takes as long as a sum of the step before is waited for."""
@@ -165,6 +173,16 @@ class StepCosts:
             for window in source.windows.values()
         )
         return 1.7 if crossing else 1.0
+
+    def _holds_a_tile(self) -> bool:
+        """Whether L1 holds all that a tile reads, or what vectors read are no windows along lanes,
+        which are other lines for each row of a result: for those blocks see to it."""
+        vector, lane = self.vector, self.lane
+        if vector is None or lane is None or self._load_cycles(vector) <= 1.0:
+            return True
+        tile = dict.fromkeys(self.nest.axes, 1) | {lane: STREAM_VECTORS * self.lanes}
+        rows = self.target.vector_registers // (STREAM_VECTORS + 1)
+        return (vector.box(tile) + rows * self.steps) * self.nbytes <= self.target.l1_nbytes
 
     def second_cycles(self, source: Source) -> float:
         """Until a vector of a block that L1 does not hold is there: tiles go through all columns
