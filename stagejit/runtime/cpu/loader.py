@@ -31,7 +31,7 @@ from stagejit.runtime.cpu.encoding import TABLE, Code, encoded, named_for
 from stagejit.runtime.cpu.native import entry, support
 from stagejit.runtime.cpu.recording import Log, Logged, Recorder
 from stagejit.runtime.cpu.weights import Table
-from stagejit.runtime.hosting.background import XLA_OPERATIONS
+from stagejit.runtime.hosting.background import WORK_SIZE
 from stagejit.runtime.hosting.program import HostProgram
 from stagejit.runtime.lowering import seams
 from stagejit.runtime.lowering.ffi_calls import Layouts, ffi_call, with_work
@@ -107,7 +107,7 @@ class LoadedProgram:
             ctx.module_context.add_keepalive(self)
         aliases = self.program.aliases
         if self.program.background:
-            ctx, operands, layouts = with_work(ctx, operands, layouts, XLA_OPERATIONS)
+            ctx, operands, layouts = with_work(ctx, operands, layouts, WORK_SIZE)
         return ffi_call(ctx, self.target, operands, aliases, layouts, **self.attributes)
 
 

@@ -7,7 +7,7 @@ Invariant: what the program may write in place, and in which order axes lie, is 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import jax
 import numpy as np
@@ -36,18 +36,25 @@ def ffi_call(
     return list(lower(ctx, *operands, **attributes))
 
 
+# Note [Work for XLA]: XLA has code for products of matrices, and compiles some for whatever is
+# elementwise, which takes it 30 ms. It evaluates once what is made of constants alone, unless there
+# is a barrier before, and makes a matrix of one number by code of its own; so this is neither. For
+# floats it has a second library, whose calls take longer.
+
+
 def with_work(
-    ctx: Any, operands: Sequence[Any], layouts: Layouts | None, operations: int
+    ctx: Any, operands: Sequence[Any], layouts: Layouts | None, size: int
 ) -> tuple[Any, list[Any], Layouts | None]:
-    """The same with an operand more, for which XLA has to do so many operations."""
+    """The same with an operand more, for which XLA has to multiply matrices of `size` rows and
+    columns. See Note [Work for XLA]."""
+    factor, barrier = np.eye(size, dtype=np.int32), cast(Any, jax.lax.optimization_barrier)
 
     def work() -> Any:
-        numbers = jax.lax.iota(np.uint8, operations)
-        return numbers * numbers
+        return jax.lax.dot(barrier(factor), factor)
 
-    aval = jax.core.ShapedArray((operations,), np.uint8)
+    aval = jax.core.ShapedArray(factor.shape, factor.dtype)
     inner = ctx.replace(avals_in=[], avals_out=[aval])
     (made,) = mlir.lower_fun(work, multiple_results=False)(inner)
     if layouts is not None:
-        layouts = ([*layouts[0], (0,)], layouts[1])
+        layouts = ([*layouts[0], (1, 0)], layouts[1])
     return ctx.replace(avals_in=[*ctx.avals_in, aval]), [*operands, made], layouts

@@ -59,6 +59,14 @@ def test_xla_hands_over_what_has_work(in_background: bool) -> None:
     assert ("in the background" in f.lower(x).as_text("host")) == in_background
 
 
+def test_xla_compiles_no_code_for_it(in_background: bool) -> None:
+    """See Note [Work for XLA] of `lowering/ffi_calls.py`: fusions, loops, sorts are code."""
+    f = stagejit.jit(lambda x: jnp.tanh(x) + 1)
+    text = jax.jit(f).lower(array(7, 11)).compile().as_text()
+    assert (" dot(" in text) == in_background
+    assert "fusion" not in text
+
+
 def test_long_programs_have_work() -> None:
     """As they are, by the model."""
     x = jax.ShapeDtypeStruct((4096, 4096), jnp.float32)
