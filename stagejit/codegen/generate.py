@@ -247,7 +247,9 @@ def vectors_for(regions: Iterable[Region], target: Machine) -> Machine:
         if region.anchor is not None:
             flops += region.definition.flops(region.anchor)
         seconds += flops / target.peak_flops + _traffic(region) / target.cache_bandwidth
-    return target.with_short_vectors if seconds < target.slowed_seconds else target
+        if seconds >= target.slowed_seconds:
+            return target
+    return target.with_short_vectors
 
 
 def _traffic(region: Region) -> int:

@@ -92,7 +92,8 @@ class _Demands:
         demand = of_op.get(group)
         if demand is None:
             demand = of_op[group] = _Demand({}, repeated=repeated)
-        demand.repeated = min(demand.repeated, repeated)
+        elif repeated < demand.repeated:
+            demand.repeated = repeated
         for place, evaluations in at.items():
             if place not in demand.at and len(demand.at) >= _MOST_KNOWN:
                 place = next(iter(demand.at))
@@ -143,17 +144,18 @@ def _demand_operands(
     state: State, op: Op, group: Group, demand: _Demand, demands: _Demands
 ) -> None:
     here = group.located.get(op.result) if len(op.results) == 1 else None
+    known = op.definition
+    repeated = _repeated(op, group) * (demand.repeated if _is_local(op) else 1.0)
+    repeated = repeated if repeated <= MOST_REPEATED else 1.0
     for number, operand in enumerate(op.operands):
         if not operand.type.size:
             continue
         if not state.is_floating(operand):
             demands.readers.setdefault(operand, set()).add(group)
             continue
-        location = (here or demand.location) if op.definition.is_elementwise else None
-        if op.definition.is_reduce:
+        location = (here or demand.location) if known.is_elementwise else None
+        if known.is_reduce:
             location = Location("row", coordinates(operand.shape))
-        repeated = _repeated(op, group) * (demand.repeated if _is_local(op) else 1.0)
-        repeated = repeated if repeated <= MOST_REPEATED else 1.0
         demands.add(operand.op, group, _wanted(op, number, demand), location, repeated)
 
 
@@ -165,8 +167,10 @@ def _is_local(op: Op) -> bool:
 
 def _repeated(op: Op, group: Group) -> float:
     """How often a map stores an element that a view repeats, one after the other."""
-    known, maps = op.definition, group.definition.is_elementwise or group.definition.is_view
-    if not (known.is_view and known.repeats and maps):
+    known = op.definition
+    if not (known.is_view and known.repeats):
+        return 1.0
+    if not (group.definition.is_elementwise or group.definition.is_view):
         return 1.0
     sizes = op.operands[0].type.size, op.result.type.size
     return sizes[1] / sizes[0] if all(isinstance(size, int) for size in sizes) else 1.0

@@ -115,7 +115,6 @@ class _Former:
             if kept:
                 self.state.require(kept, f"it is read before a {op.kind} overwrites it")
                 early[op] = [value.op for value in kept]
-            placed = [destination_of(result) for result in op.results if known.updates]
             if known.is_stored:
                 self.state.require(op.results, "it is laid out for products")
             if known.is_left or known.forwards:
@@ -126,7 +125,9 @@ class _Former:
                 self.state.require(read, f"a {op.kind} takes it as memory")
             elif known.is_insert:
                 self.state.require(_computed(op.operands[:1]), "it is a part of a larger value")
-            self.state.require(_computed(placed), f"a {op.kind} goes on in its memory")
+            if known.updates:
+                placed = map(destination_of, op.results)
+                self.state.require(_computed(placed), f"a {op.kind} goes on in its memory")
         return early
 
     def _visit_for_all_sizes(self, op: Op) -> None:

@@ -184,7 +184,7 @@ def refuse_order(state: State, group: Group, needed: int) -> Refusal | None:
 def _refuse_overwritten(state: State, group: Group, op: Op) -> Refusal | None:
     """Why `op`, which is small, and `group` had better not be one: an update of a buffer that one
     of them reads would come before the other, and all of the buffer would be copied."""
-    of_group, of_op = state.overwritten_by[group], state.overwritten(op.operands)
+    of_group, of_op = state.overwritten_by.get(group, set()), state.overwritten(op.operands)
     if not (of_group or of_op):
         return None
     after_op = state.reach.closure(state.deps_of_all(op.operands))

@@ -41,6 +41,7 @@ class State:
         self.scalars = Scalars(self.order, inputs) if self.enabled("host-offsets") else NOTHING
         self.position = {op: at for at, op in enumerate(self.order)}
         self.users: dict[Value, list[Op]] = _users(graph, self.order)
+        self._has_updates = any(op.definition.updates for op in self.order)
         self._updates: dict[Value, Op | None] = {}
         self.groups: list[Group] = []
         self.maps: dict[tuple[int, ...], list[Group]] = {}  # groups without an anchor, by shape
@@ -98,6 +99,8 @@ class State:
         """Of the values in memory that evaluating `values` reads those that an update overwrites,
         maybe where they are."""
         found: frozenset[Value] = frozenset()
+        if not self._has_updates:
+            return found
         for value in values:
             behind = self._overwritten.get(value.op) if value.op not in self.home else None
             if behind is not None:
@@ -144,8 +147,9 @@ class State:
             at = at if isinstance(at, Location) else Location(at, coordinates(op.result.shape))
             group.located[op.result] = at
         group.members.add(op)
-        read = self.overwritten(v for v in op.operands if self.home.get(v.op) is not group)
-        self.overwritten_by.setdefault(group, set()).update(read)
+        if self._has_updates:
+            read = self.overwritten(v for v in op.operands if self.home.get(v.op) is not group)
+            self.overwritten_by.setdefault(group, set()).update(read)
         before = self.deps_of_all(op.operands) & ~(1 << group.id)
         self.reach.order(before, group.id)
         self.home[op] = group

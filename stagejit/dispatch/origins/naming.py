@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
 
 from stagejit.base.decisions import Decision
 from stagejit.dispatch.origins.whereabouts import Whereabouts
@@ -75,12 +74,15 @@ def named(decisions: Iterable[Decision], names: Names) -> Iterator[Decision]:
         if not isinstance(graph, Graph):
             yield decision
             continue
-        op, reason = (renamed(text, graph, names) for text in (decision.op, decision.reason))
-        yield replace(decision, op=op, reason=reason, about=None)
+        op = renamed(decision.op, graph, names)
+        reason = renamed(decision.reason, graph, names)
+        yield Decision(decision.rewrite, op, decision.applied, reason, decision.loc)
 
 
 def renamed(text: str, graph: Graph, names: Names) -> str:
     """A text about ops of a graph."""
+    if "." not in text:  # nothing in it has a number
+        return text
 
     def name(match: re.Match[str]) -> str:
         kind, number = match[1], int(match[2])
