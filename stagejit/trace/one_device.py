@@ -49,6 +49,8 @@ def on_one_device(equation: Any, name: str, alone: Collection[str]) -> tuple[str
         return name, {"devices": (None,) * len(equation.invars)}
     if name in _PLACED and all(map(_is_here, _PLACED[name](params))):
         return "copy", {}
+    if "axes" not in params and "axis_name" not in params:
+        return name, params
     axes = params.get("axes", params.get("axis_name", ()))
     axes = tuple(axes) if isinstance(axes, tuple | list) else (axes,)
     left = tuple(axis for axis in axes if axis not in alone)

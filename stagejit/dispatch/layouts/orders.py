@@ -98,6 +98,8 @@ class Orders:
             self.ambiguous.append(op)
             return None
         (order,) = longest
+        if most == len(shape):  # it has all axes already
+            return order
         varying = {axis for other in orders for axis in other or ()}
         return tuple(axis for axis in completed(order, len(shape)) if axis in varying)
 

@@ -153,10 +153,10 @@ class Worklist:
 
 def _try_rules(log: Log, op: Op, rules: Iterable[Rule]) -> tuple[list[Op], list[Op]]:
     """The new ops and the users of the first rule that applies to `op`."""
+    first_new = log.graph.next_id
     for rule in rules:
-        if not rule.fits(op):
+        if rule.of and not rule.fits(op):
             continue
-        first_new = log.graph.next_id
         outcome = _outcome(rule, log.graph, op)
         if isinstance(outcome, Declined):
             log.decline(rule.name, op, outcome.reason)
