@@ -59,7 +59,8 @@ def bind(
     weights: how products read matrices of f32: "bf16", or "int8" or "int4" with a scale for each
         output channel. Kernels widen them; sums stay f32. See `Bound.weight_error`. A weight that
         others than products read, too, stays as it is, but for who picks rows of it, as an
-        embedding does: that reads the same numbers. One with an Inf or a NaN, which integers have
+        embedding does: that reads the same numbers. Vectors that matrices are multiplied by, as
+        those of a batch norm, may be read by others. One with an Inf or a NaN, which integers have
         not, stays, too, and one whose finite numbers would not all be finite: OptionsError where an
         update gives such to a program that has the form, or where it is computed of weights.
     budget_ms: what is computed once takes at most so long, by estimate.
@@ -84,7 +85,7 @@ def bind(
         )
     if not callable(fun):
         raise OptionsError(
-            f"bind() got {fun!r} as a function",
+            f"bind() got {textwrap.shorten(repr(fun), 80, placeholder='...')} as a function",
             loc=line_of(),
             next_step="give the function first, then its parameters: bind(fun, params)",
         )
@@ -295,8 +296,15 @@ def _array(name: str, leaf: Any) -> tuple[Any, bool]:
             next_step="bind arrays, outside of jit and grad; inside, call the function itself",
         )
     if not isinstance(leaf, jax.Array):
-        with jax.ensure_compile_time_eval():  # a constant, also inside of a jit
-            return jnp.array(leaf, copy=True), True
+        try:
+            with jax.ensure_compile_time_eval():  # a constant, also inside of a jit
+                return jnp.array(leaf, copy=True), True
+        except TypeError as error:
+            raise OptionsError(
+                f"{name} is no array: {error}",
+                loc=line_of(),
+                next_step="give arrays where arrays are bound",
+            ) from error
     if leaf.is_deleted():
         raise OptionsError(
             f"{name} is deleted", loc=line_of(), next_step="bind arrays that are there"

@@ -746,6 +746,21 @@ def test_what_is_no_function_is_refused_at_its_line() -> None:
     assert "stagejit.bind(3, layers())" in str(caught.value)
 
 
+def test_what_is_given_in_place_of_a_function_is_told_in_short() -> None:
+    with pytest.raises(OptionsError, match=r"got .{1,80} as a function") as caught:
+        stagejit.bind({"w": jnp.ones((300, 3))}, layers())  # type: ignore[arg-type]
+    assert len(str(caught.value)) < 400
+
+
+@pytest.mark.parametrize("given", ["x", object(), jax.ShapeDtypeStruct((3,), jnp.float32)])
+def test_an_update_with_what_is_no_array_changes_nothing(given: Any) -> None:
+    bound = stagejit.bind(lambda p, x: x * p["w"], {"w": jnp.arange(3.0)})
+    with pytest.raises(OptionsError, match=r"params\['w'\] is no array: .*") as caught:
+        bound.update({"w": given})
+    assert caught.value.loc.file == __file__
+    assert bound(jnp.ones(3)).tolist() == [0, 1, 2]
+
+
 def test_a_keyword_that_there_is_not_is_told_with_the_nearest() -> None:
     with pytest.raises(TypeError, match=r"^bind\(\) got .* 'budget': did you mean 'budget_ms'\?"):
         stagejit.bind(lambda p, x: x, layers(), budget=3)

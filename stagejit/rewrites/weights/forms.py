@@ -159,7 +159,7 @@ def _why_not(graph: Graph, op: Op, at: int, form: str, first_id: int) -> str:
         return "weights are what a window moves over"
     if is_known(graph, op.operands[1 - at]):
         return "weights determine the product"
-    if not _only_products_read(graph, weights_behind(graph, value), first_id):
+    if not _only_products_read(graph, value, first_id):
         return OTHERS
     return ""
 
@@ -181,8 +181,12 @@ def _not_held(weights: Sequence[Weight], form: str, paired: bool) -> str:
     return next((w.kept for w in weights if w.kept in _NOT_HELD), "")
 
 
-def _only_products_read(graph: Graph, weights: Sequence[Value], first_id: int) -> bool:
-    """And what is computed of weights alone. first_id: ops from this one on store weights."""
+def _only_products_read(graph: Graph, matrix: Value, first_id: int) -> bool:
+    """Whether that is so of the weights behind a matrix, and of what is computed of weights alone.
+    Vectors that are repeated in it, as the factors of a batch norm, are no matrices themselves:
+    who else reads them, as its shift does, reads what was bound.
+    first_id: ops from this one on store weights."""
+    weights = [w for w in weights_behind(graph, matrix) if not _is_repeated(w, matrix)]
     seen, pending = set(weights), list(weights)
     while pending:
         value = pending.pop()
@@ -200,6 +204,11 @@ def _only_products_read(graph: Graph, weights: Sequence[Value], first_id: int) -
                 seen.add(user.result)
                 pending.append(user.result)
     return True
+
+
+def _is_repeated(weight: Value, matrix: Value) -> bool:
+    is_vector = sum(size != 1 for size in weight.shape) <= 1
+    return is_vector and weight.type.size < matrix.type.size
 
 
 # -- what lies in memory --------------------------------------------------------------------------

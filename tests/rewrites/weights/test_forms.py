@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import jax
@@ -155,6 +156,54 @@ def test_switched_off_the_weights_are_those_that_were_bound() -> None:
 def test_a_form_that_there_is_not() -> None:
     with pytest.raises(stagejit.StagejitError, match="weights is 'int3'"):
         stagejit.bind(lambda w, x: x @ w, array(64, 48), weights="int3")  # type: ignore[arg-type]
+
+
+def normalized(product: Any) -> Any:
+    """A batch norm at inference, whose factors its shift reads, too."""
+
+    def f(params: Any, x: Any) -> Any:
+        y = product(params["w"], x) - params["mean"]
+        return jnp.tanh(y / jnp.sqrt(params["var"]) * params["scale"] + params["shift"])
+
+    return f
+
+
+@pytest.mark.parametrize("form", ["bf16", "int8", "int4"])
+@pytest.mark.parametrize("product", [convolution, jnp.dot])
+def test_what_a_batch_norm_is_a_part_of(product: Any, form: Any) -> None:
+    shape, turned = ((3, 3, 16, 24), False) if product is convolution else ((24, 64), True)
+    f = normalized(product if not turned else lambda w, x: x @ w.T)
+    params = {name: array(24, seed=at) for at, name in enumerate(("mean", "scale", "shift"))}
+    params |= {"w": array(*shape), "var": array(24, seed=9) ** 2 + 0.5}
+    x = jnp.asarray(array(*((5, 64) if turned else (32, 16)), seed=1)) / 16
+
+    def near(params: Any) -> Any:
+        factor = params["scale"] / np.sqrt(params["var"])
+        factor = factor[:, None] if turned else factor
+        made = rounded(params["w"] * factor, form, (1,) if turned else (0, 1, 2))
+        return {**params, "w": made / factor}
+
+    bound = stagejit.bind(f, params, weights=form, options=stagejit.Options(verify=True))
+    # backwards, and where a convolution is reshaped, `w` is rounded, and not its multiple
+    tolerance = 4e-2 if form == "bf16" else 5e-5
+    for known in (params, {**params, "scale": array(24, seed=7), "w": 3 * params["w"]}):
+        bound.update(known)
+        wanted = functools.partial(f, near(known))
+        np.testing.assert_allclose(bound(x), wanted(x), atol=2e-5)
+        found, gradient = (jax.grad(lambda x: g(x).sum())(x) for g in (bound, wanted))  # noqa: B023
+        most = float(jnp.abs(gradient).max())
+        np.testing.assert_allclose(found, gradient, atol=tolerance * most)
+        wide = jnp.stack([x, 2 * x])
+        np.testing.assert_allclose(jax.vmap(bound)(wide), jax.vmap(wanted)(wide), atol=tolerance)
+        assert 0 < bound.memory_analysis()["weight_error"] < 0.2
+
+
+def test_what_vectors_are_put_together_to_stays_where_others_read_them() -> None:
+    flat, x = jnp.asarray(array(64 * 48 + 48)), jnp.asarray(array(5, 64, seed=1))
+    f = lambda w, x: x @ w[48:].reshape(64, 48) + w[:48]  # noqa: E731
+    bound = stagejit.bind(f, flat, weights="int8")
+    assert_near(bound(x), f(flat, x))
+    assert bound.weight_error == {}
 
 
 @pytest.mark.parametrize("form", ["bf16", "int8"])
