@@ -33,7 +33,7 @@ SWITCHES: dict[str, str] = {
     "simplify-branches": "fewer results and operands of branches",
     "update-branches": "a branch writes into the operand that its result is an update of",
     "fold-views": "compose and cancel transposes, reshapes, broadcasts and slices",
-    "fold-pads": "a pad joins the pad around it, or the padding of a convolution or a window",
+    "fold-pads": "a pad joins another one, or the padding of a convolution or a window",
     "fold-constants": "evaluate ops whose operands are small constants",
     "known-ranges": "what integers cannot be is not compared, wrapped, clamped or masked",
     "join-indices": "a gather at several indices, put together for it, reads at one place",

@@ -1,7 +1,11 @@
-"""fold-pads: a pad joins the pad around it, or the window that reads it.
+"""fold-pads: a pad joins the pad around it, the one it is added to, or the window that reads it.
 
 Input: an `insert_slice` into a `fill`, which is what a pad is. Output: one pad, or the padding of a
 convolution. Invariant: a pad that somebody else reads stays as it is, so nothing is computed twice.
+
+Note [Sums of pads]: what is put together of parts by pads that are added, as every other element is
+in `associative_scan`, or as the gradients of slices are, is a concatenation, but that a zero is
+added to each part: a zero of the other sign turns into it.
 """
 
 from __future__ import annotations
@@ -11,10 +15,15 @@ from typing import NamedTuple
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.isomorphic import attribute_key
 from stagejit.graph.ops import build
+from stagejit.graph.ops.moving.slices import known_box
+from stagejit.index.box_index import are_disjoint
 from stagejit.rewrites.algebra import scalar_of
 from stagejit.rewrites.driving.driver import Outcome, declined, rewrite
+from stagejit.rewrites.moving.insert_chains import is_placed
 
 NAME = "fold-pads"
+
+Sizes = tuple[int, ...]
 
 
 class Pad(NamedTuple):
@@ -104,4 +113,41 @@ def _continues(conv: Op, border: int | float) -> bool:
     return not own or attribute_key(conv.attrs.get("border", 0)) == attribute_key(border)
 
 
-RULES = (pad_of_pad, pad_into_conv)
+@rewrite(NAME, roots="map", of="insert_slice", counts=True)
+def map_of_pads(graph: Graph, op: Op) -> Outcome:
+    """map f (pad %x by %v), (pad %y by %w) apart  -->  map f %x, %w and map f %v, %y in one pad"""
+    pads = [pad for value in op.operands if (pad := pad_of(value))]
+    if len(op.operands) != 2 or len(pads) != 2:
+        return None
+    if any(len(graph.uses(pad.op.result)) > 1 for pad in pads):
+        return declined("one of the pads has other readers")
+    if not are_disjoint([known_box(pad.op) for pad in pads]):
+        return declined("the pads have values at the same places")
+    borders = [pad.border for pad in pads]
+    made = build(graph, "map", borders, **op.attrs)
+    made = build(graph, "fill", [made], shape=op.result.shape)
+    for at, pad in enumerate(pads):
+        for value, offsets, strides in _parts(graph, pad):
+            sides = [build(graph, "fill", [border], shape=value.shape) for border in borders]
+            sides[at] = value
+            part = build(graph, "map", sides, **op.attrs)
+            made = build(graph, "insert_slice", (part, made), offsets=offsets, strides=strides)
+    return made
+
+
+def _parts(graph: Graph, pad: Pad) -> list[tuple[Value, Sizes, Sizes]]:
+    """What lies in a pad, with offsets and strides: the parts of a concatenation that nobody else
+    reads, so that they are stored there only."""
+    at, places = pad.source, (pad.op.attrs["offsets"], pad.op.attrs["strides"])
+    found: list[tuple[Value, Sizes, Sizes]] = []
+    while is_placed(at.op) and len(graph.uses(at)) == 1:
+        value, whole = at.op.operands
+        inside = zip(*places, at.op.attrs["offsets"], at.op.attrs["strides"], strict=True)
+        placed = [(low + step * offset, step * stride) for low, step, offset, stride in inside]
+        offsets, strides = zip(*placed, strict=True)
+        found.append((value, offsets, strides))
+        at = whole
+    return found[::-1] if found and at.op.definition.is_empty else [(pad.source, *places)]
+
+
+RULES = (pad_of_pad, pad_into_conv, map_of_pads)

@@ -67,6 +67,125 @@ def test_dont_join_a_pad_with_other_readers() -> None:
     assert reasons(pads.pad_of_pad, nested(more="yes")) == ["the inner pad has other readers"]
 
 
+def added(places: tuple[str, str] = ("(0) strides (2)", "(1) strides (2)"), more: str = "") -> str:
+    return f"""
+    graph @f(%x: f32[3], %y: f32[3]) {{
+      %0: f32[] = const 0.0
+      %1: f32[6] = fill %0
+      %2: f32[6] = insert_slice %x into %1 at {places[0]}
+      %3: f32[6] = fill %0
+      %4: f32[6] = insert_slice %y into %3 at {places[1]}
+      %5: f32[6] = map add %2, %4
+      return %5{more}
+    }}"""
+
+
+def test_pads_that_are_added_become_one() -> None:
+    assert rewritten(pads.map_of_pads, added()) == "\n".join([
+        "%0: f32[] = const 0.0",
+        "%1: f32[] = map add %0, %0",
+        "%2: f32[6] = fill %1",
+        "%3: f32[3] = fill %0",
+        "%4: f32[3] = map add %x, %3",
+        "%5: f32[6] = insert_slice %4 into %2 at (0) strides (2)",
+        "%6: f32[3] = fill %0",
+        "%7: f32[3] = map add %6, %y",
+        "%8: f32[6] = insert_slice %7 into %5 at (1) strides (2)",
+        "return %8",
+    ])  # fmt: skip
+
+
+def test_parts_of_what_is_padded_go_where_it_goes() -> None:
+    text = """
+    graph @f(%x: f32[2], %y: f32[1], %z: f32[4]) {
+      %0: f32[3] = empty
+      %1: f32[3] = insert_slice %x into %0 at (1)
+      %2: f32[3] = insert_slice %y into %1 at (0)
+      %3: f32[] = const 1.0
+      %4: f32[12] = fill %3
+      %5: f32[12] = insert_slice %2 into %4 at (1) strides (3)
+      %6: f32[12] = fill %3
+      %7: f32[12] = insert_slice %z into %6 at (2) strides (3)
+      %8: f32[12] = map mul %5, %7
+      return %8
+    }"""
+    body = rewritten(pads.map_of_pads, text)
+    places = [line.split(" at ")[1] for line in body.splitlines() if " at " in line]
+    assert places == ["(4) strides (3)", "(1) strides (3)", "(2) strides (3)"]
+    shared = text.replace("return %8", "return %8, %1")
+    assert (
+        rewritten(pads.map_of_pads, shared).count("insert_slice") == 4
+    )  # two are read as they are
+    computed = text.replace("%0: f32[3] = empty", "%0: f32[3] = map neg %n").replace(
+        "%z: f32[4]", "%z: f32[4], %n: f32[3]"
+    )
+    assert "(1) strides (3)" in rewritten(pads.map_of_pads, computed)
+
+
+def test_dont_join_pads_at_the_same_places() -> None:
+    text = added(("(0) strides (2)", "(0) strides (1)"))
+    assert reasons(pads.map_of_pads, text) == ["the pads have values at the same places"]
+
+
+def test_dont_join_added_pads_with_other_readers() -> None:
+    assert reasons(pads.map_of_pads, added(more=", %4")) == ["one of the pads has other readers"]
+
+
+def test_dont_join_a_pad_and_another_value() -> None:
+    text = added(more=", %4").replace("add %2, %4", "add %2, %1")
+    assert unchanged(pads.map_of_pads, text)
+
+
+FUNCTIONS = ("add", "sub", "mul", "div", "max", "pow", "atan2", "lt", "eq")
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_values_of_pads_apart(seed: int) -> None:
+    """Zeros of both signs, infinities and NaN, borders of any value, in parts or not."""
+    r = np.random.default_rng(seed)
+    function = getattr(lax, FUNCTIONS[seed % len(FUNCTIONS)])
+    kinds = np.float32([0.0, -0.0, np.nan, np.inf, -np.inf, 1.5, -2.0])
+    m, n, step = int(r.integers(1, 9)), int(r.integers(1, 9)), int(r.integers(2, 5))
+    x, y, v, w = r.choice(kinds, m), r.choice(kinds, n), *r.choice(kinds, 2)
+    first, second = (int(at) for at in r.choice(step, 2, replace=False))
+    length = step * max(m, n) + 2
+
+    def f(x: Any, y: Any) -> Any:
+        parts = jnp.concatenate([x[:1], x[1:] * 2.0])
+        a = lax.pad(parts, v, [(first, length - first - step * (m - 1) - 1, step - 1)])
+        return function(
+            a, lax.pad(y, w, [(second, length - second - step * (n - 1) - 1, step - 1)])
+        )
+
+    found = stagejit.jit(f, options=Options(verify=True, delegate=False))(x, y)
+    wanted = np.asarray(jax.jit(f)(x, y))
+    np.testing.assert_allclose(found, wanted, rtol=1e-6)
+    if seed % len(FUNCTIONS) < 4:
+        signs = [np.signbit(each)[~np.isnan(wanted)] for each in (found, wanted)]
+        np.testing.assert_array_equal(*signs)
+
+
+def test_a_scan_over_pairs_puts_them_together_as_they_are_made() -> None:
+    f = stagejit.jit(lambda x: lax.associative_scan(jnp.add, x))
+    x = np.arange(5000, dtype=np.float32)
+    np.testing.assert_array_equal(f(x[:1000]), np.cumsum(x[:1000]))
+    graph = f.lower(x).graph
+    whole = [op for op in graph.ops() if op.kind == "map" and op.result.shape == x.shape]
+    assert not whole  # no pass over all that adds zeros
+
+
+def test_gradients_of_slices_are_put_together() -> None:
+    def f(x: Any) -> Any:
+        return (jnp.sin(x[:, :40]) * jnp.exp(x[:, 40:])).sum()
+
+    x = np.linspace(-1, 1, 3200, dtype=np.float32).reshape(40, 80)
+    gradient = jax.grad(f)
+    np.testing.assert_allclose(stagejit.jit(gradient)(x), jax.jit(gradient)(x), rtol=1e-5)
+    ops = stagejit.jit(gradient).lower(x).graph.ops()
+    whole = [op.operands[1].op.kind for op in ops if op.kind == "insert_slice"]
+    assert whole == ["empty", "insert_slice"]
+
+
 def convolution(border: str = "0.0", *, offsets: str = "(0, 0, 1, 2)", more: str = "",
                 shape: str = "1,2,7,8", result: str = "1,3,5,6", own: str = "",
                 padding: str = "((0, 0), (0, 0))", dilation: str = "(1, 1)") -> str:  # fmt: skip
