@@ -2,7 +2,8 @@
 
 Input: a function, what its first argument is. Output: a `Bound`, which is called, transformed and
 looked at as what `stagejit.jit` gives. Invariants: no program holds the elements of an array that
-is bound, so `update` compiles nothing; every call computes with arrays of one update.
+is bound, so `update` compiles nothing; a call computes with arrays of one update, or each of its
+parts does, where equations that XLA runs lie between them.
 """
 
 from __future__ import annotations
@@ -156,8 +157,10 @@ class Bound(Traceable):
         also inside programs of others. Nothing is compiled; what is made of weights is made anew.
 
         Waits for all that has been called before. A call on another thread meanwhile computes with
-        the old weights or the new ones, never with some of both. Raises OptionsError, and changes
-        nothing, where the structure, a shape, a type or a number differs.
+        the old weights or the new ones, never with some of both, unless an equation that XLA runs
+        lies between what reads them (`plan.delegated`): each part reads those of the moment in
+        which it begins. Raises OptionsError, and changes nothing, where the structure, a shape, a
+        type or a number differs.
         """
         leaves, tree = jax.tree_util.tree_flatten_with_path(params)
         if tree != self._tree:
@@ -186,6 +189,8 @@ class Bound(Traceable):
                 made = {table: table.reading(arrays) for table in tables_of(new)}
             for weight in new:
                 weight.let_go_unless_read()
+            for table in made:
+                table.free()
 
     def memory_analysis(self) -> dict[str, float]:
         """Bytes in memory for what has been compiled so far.
@@ -217,9 +222,13 @@ class Bound(Traceable):
     @property
     def weight_error(self) -> dict[str, float]:
         """|stored - w| / |w| in the Frobenius norm, for each weight that programs so far read in
-        another form; by name, of several where a product reads what is computed of them."""
-        tables = tables_of(self._weights())
-        return {name: error for table in tables for name, error in table.measures.items()}
+        another form; by name, of several where a product reads what is computed of them. The
+        largest, where several values of a weight are stored."""
+        found: dict[str, float] = {}
+        for table in tables_of(self._weights()):
+            for name, error in table.measures.items():
+                found[name] = max(found.get(name, 0.0), error)
+        return found
 
     def _weights(self) -> list[Weight]:
         return [leaf for leaf in self._leaves if isinstance(leaf, Weight)]
@@ -331,7 +340,8 @@ def _require_same(weight: Weight, array: Any) -> None:
 
 
 def _replace(new: Mapping[Weight, tuple[Any, bool]], made: Mapping[Any, Reading]) -> bool:
-    """Unless a program that reads them, or another weight that it reads, is a new one meanwhile."""
+    """Unless a program that reads them, or another weight that it reads, is a new one meanwhile.
+    Nothing here waits, where a signal could stop an update half-way."""
     with changing:
         if any(table not in made for weight in new for table in weight.tables):
             return False

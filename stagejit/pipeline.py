@@ -21,7 +21,7 @@ import functools
 import importlib
 import time
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -118,7 +118,7 @@ class Compilation:
     watch: Watch | None = None
     graph: Graph = field(init=False)
     sources: tuple[Source, ...] = ()  # of the bound inputs of the graph
-    measures: Mapping[str, Made] = field(default_factory=dict)  # of weights, to be shown
+    measures: tuple[Made, ...] = ()  # of weights, to be shown
     decisions: list[Decision] = field(default_factory=list)
     left: frozenset[Op] = frozenset()
     grouping: Grouping = field(init=False)

@@ -453,7 +453,8 @@ def test_a_budget_is_kept_inside_of_others(how: str, nbytes: int | None) -> None
     has_made = set()
     for bound in (inner, factor):
         for table in tables_of(bound._weights()):
-            own = [s for s in table.sources if not set(bound._weights()).isdisjoint(_behind(s))]
+            named = table.named_arrays()
+            own = [s for s, _ in named if not set(bound._weights()).isdisjoint(_behind(s))]
             made = [source for source in own if not isinstance(source, Weight)]
             kept = sum(
                 source.nbytes if isinstance(source, Weight) else source.type.nbytes

@@ -95,8 +95,8 @@ class Graph(Shown):
     that it is the same in every call (`stagejit.bind`), and no argument of one. `filled` has values
     that are all of one number, by type and bits, of which some may have been erased. While it is
     rewritten, `weights` says what bound inputs are, `sliced` has those that are slices of it, and
-    `measures` what is lost of those that are stored in fewer bytes, by name. `changes` counts what
-    was done to ops and their operands; `analyses` has what was found of it, by class.
+    `measures` what is lost where values have fewer bytes (see `Stored`). `changes` counts what was
+    done to ops and their operands; `analyses` has what was found of it, by class.
     """
 
     def __init__(self, name: str = "f") -> None:
@@ -108,7 +108,7 @@ class Graph(Shown):
         self.bound: list[bool] = []
         self.weights: dict[Value, Any] = {}
         self.sliced: set[Value] = set()
-        self.measures: dict[str, Any] = {}
+        self.measures: dict[tuple[tuple[Any, ...], str], Any] = {}
         self.filled: dict[tuple[TensorType, bytes], Value] = {}
         self._made: list[Op] = []  # by id, erased ones included
         self._order: list[Op] | None = None  # what `ops` found, until the next change

@@ -56,15 +56,19 @@ class BoundWeights:
         sources: Sequence[Source],
         compile: Compile,
         cache: ObjectCache | None = None,
-        measures: Mapping[str, Made] | None = None,
+        measures: Sequence[Made] = (),
         extensions: tuple[Extension, ...] = (),
     ) -> None:
         """extensions: that decide what is computed. It is found again by those of equal ones, and
         nothing on disk says which these were."""
         self._sources, self._cache = tuple(sources), None if extensions else cache
         self._extensions = extensions
-        self._measures = dict(measures or {})
-        made = [*sources, *self._measures.values()]
+        self._measures = tuple(measures)
+        self._first: dict[Weight, list[int]] = {}  # sources, by the first weight of each
+        for number, source in enumerate(sources):
+            first = source.weights[0] if isinstance(source, Made) else source
+            self._first.setdefault(first, []).append(number)
+        made = [*sources, *self._measures]
         self._made = {source: compile(source) for source in made if isinstance(source, Made)}
         self.table = Table()
         while not self._joined(self.reading({})):
@@ -79,23 +83,22 @@ class BoundWeights:
         each = (s.weights if isinstance(s, Made) else (s,) for s in self._sources)
         return tuple(dict.fromkeys(weight for of in each for weight in of))
 
-    @property
-    def sources(self) -> tuple[Source, ...]:
-        """What the program reads."""
-        return self._sources
+    def sources_of(self, weight: Weight) -> list[Source]:
+        """What the program reads that is this weight, or that is made of it before all others."""
+        return [self._sources[at] for at in self._first.get(weight, ())]
 
     def reads(self, weight: Weight) -> bool:
         """Whether the program reads the weight itself."""
-        return any(source is weight for source in self._sources)
+        return any(source is weight for source in self.sources_of(weight))
 
     def evaluated(self, new: Mapping[Weight, Any]) -> list[Array]:
         """What the program would read if some weights were these arrays."""
         room = Room(each.type.nbytes for each in self._sources if isinstance(each, Made))
         arrays = [
             self._result(each, new, room) if isinstance(each, Made) else _memory(_array(each, new))
-            for each in (*self._sources, *self._measures.values())
+            for each in (*self._sources, *self._measures)
         ]
-        for made, error in zip(self._measures.values(), arrays[len(self._sources) :], strict=True):
+        for made, error in zip(self._measures, arrays[len(self._sources) :], strict=True):
             _require_numbers(made, float(error))
         return arrays
 
@@ -128,15 +131,24 @@ class BoundWeights:
         """What calls read from now on: what `evaluated` gave."""
         self.table.put(arrays)
 
+    def free(self) -> None:
+        """What calls read before, once none does."""
+        self.table.free()
+
     @property
     def measures(self) -> dict[str, float]:
-        """Numbers about what calls read now."""
-        numbers = self.table.arrays[len(self._sources) :]
-        return {name: float(x) for name, x in zip(self._measures, numbers, strict=True)}
+        """Numbers about what calls read now, by names of weights: the largest, where a program
+        stores several values of them."""
+        numbers, found = self.table.arrays[len(self._sources) :], dict[str, float]()
+        for made, number in zip(self._measures, numbers, strict=True):
+            name = ", ".join(sorted(weight.name for weight in made.weights))
+            found[name] = max(found.get(name, 0.0), float(number))
+        return found
 
     def restored(self, weight: Weight) -> Any:
         """The array of a weight that nobody else has kept, or None: of what the program reads."""
-        for source, memory in self.named_arrays():
+        for number in self._first.get(weight, ()):
+            source, memory = self._sources[number], self.table.arrays[number]
             if isinstance(source, Made):
                 type, is_weight = source.type, source.is_packed and source.weights == (weight,)
             else:
@@ -236,6 +248,8 @@ def _memory(array: Any) -> Array:
 
 # By what is computed of which contents; nothing is kept alive for those who may come.
 _known: dict[Any, tuple[tuple[weakref.ref[Content], ...], weakref.ref[Array]]] = {}
+_FEWEST_KNOWN = 64
+_most_known = _FEWEST_KNOWN  # what is gone is forgotten when there are so many
 _lock = new_lock()
 _counts = {"evaluated": 0, "from disk": 0}
 
@@ -253,9 +267,12 @@ def _remembered(key: Any, contents: Sequence[Content]) -> Array | None:
 
 
 def _remember(key: Any, contents: Sequence[Content], result: Array) -> None:
+    global _most_known
     with _lock:
-        for gone in [known for known, (_, other) in _known.items() if other() is None]:
-            del _known[gone]
+        if len(_known) >= _most_known:  # so that each is looked at once or twice, not by all others
+            for gone in [known for known, (_, other) in _known.items() if other() is None]:
+                del _known[gone]
+            _most_known = max(2 * len(_known), _FEWEST_KNOWN)
         refs = tuple(map(weakref.ref, contents))
         _known[key] = refs, weakref.ref(result)
 

@@ -173,11 +173,11 @@ def tables_of(weights: Iterable[Weight]) -> set[Any]:
         return {table for weight in weights for table in weight.tables}
 
 
-def readers_of(weights: Iterable[Weight]) -> set[Any]:
-    """The tables of programs that depend on the arrays which weights are now, by whatever name."""
+def readers_of(content: Content) -> list[tuple[Any, Weight]]:
+    """The tables of programs that depend on an array, each with the weight that the array is now
+    there, one for each name that it has."""
     with changing:
-        named = [other for weight in weights for other in weight.content.weights]
-        return {table for weight in named for table in weight.tables}
+        return [(table, weight) for weight in content.weights for table in weight.tables]
 
 
 weight_p = Primitive("stagejit_weight")

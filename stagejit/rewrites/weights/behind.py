@@ -71,7 +71,8 @@ def weights_behind(graph: Graph, value: Value) -> tuple[Value, ...]:
         new = {x for x in pending.pop().op.operands if x not in seen}
         seen |= new
         pending += new
-    return tuple(x for x in graph.inputs if x in seen)
+    inputs = (x for x in seen if x.op.definition.is_input)
+    return tuple(sorted(inputs, key=lambda x: x.op.attrs["index"]))
 
 
 def is_pure(op: Op) -> bool:

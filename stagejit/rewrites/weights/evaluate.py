@@ -14,7 +14,7 @@ from __future__ import annotations
 import heapq
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from stagejit.base.decisions import Decision
 from stagejit.base.machine import Machine
@@ -49,12 +49,12 @@ _SLOWER = 4.0
 
 @dataclass(frozen=True)
 class Split:
-    """sources: what the bound inputs of `graph` are, in their order. measures: numbers, by name.
+    """sources: what the bound inputs of `graph` are, in their order. measures: numbers.
     replaced: bodies that nobody has any more."""
 
     graph: Graph
     sources: tuple[Source, ...]
-    measures: Mapping[str, Made] = field(default_factory=dict)
+    measures: tuple[Made, ...] = ()
     decisions: tuple[Decision, ...] = ()
     replaced: tuple[Graph, ...] = ()
 
@@ -374,12 +374,12 @@ def grows(value: Value, of: Iterable[Value], read: ReadNbytes) -> str:
     return f"{value.type.nbytes} bytes would be read instead of {own}"
 
 
-def _measures(graph: Graph) -> dict[str, Made]:
+def _measures(graph: Graph) -> tuple[Made, ...]:
     """Those that rewrites have asked for."""
-    return {
-        name: Made(error_of(lost), tuple(graph.weights[w] for w in lost.of))
-        for name, lost in graph.measures.items()
-    }
+    return tuple(
+        Made(error_of(lost), tuple(graph.weights[w] for w in lost.of))
+        for lost in graph.measures.values()
+    )
 
 
 def _multiplies(op: Op) -> bool:

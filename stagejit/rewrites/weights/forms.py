@@ -221,11 +221,11 @@ def _made(log: Log, op: Op, at: int, form: str, value: Value, order: Sequence[in
     channels = tuple(sorted(order[axis] for axis in channels))
     summed = None if summed is None else order[summed]
     behind = weights_behind(graph, value)
-    axes = graph.weights[behind[0]].axes  # the first program has decided
-    channels, summed = axes.setdefault(_text(value, behind), (channels, summed))
+    axes, text = graph.weights[behind[0]].axes, _text(value, behind)
+    channels, summed = axes.setdefault(text, (channels, summed))  # the first program has decided
     made = narrowed(graph, value, form, channels, summed)
-    name = ", ".join(sorted(graph.weights[w].name for w in behind))
-    graph.measures[name] = lost_of(graph, value, made.restored(graph), has_infinities(form))
+    of = tuple(graph.weights[w] for w in behind)
+    graph.measures[of, text] = lost_of(graph, value, made.restored(graph), has_infinities(form))
     return made
 
 

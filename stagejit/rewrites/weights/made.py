@@ -121,8 +121,8 @@ def undone(graph: Graph, value: Value, views: Views, type: TensorType) -> Value:
 def _kept(weights: Sequence[Weight]) -> Iterator[Source]:
     """What programs read of the arrays that these weights are now."""
     contents = [weight.content for weight in weights]
-    for table in readers_of(weights):
-        for source in table.sources:
+    for table, weight in readers_of(contents[0]):
+        for source in table.sources_of(weight):
             of = source.weights if isinstance(source, Made) else (source,)
             if [weight.content for weight in of] == contents:
                 yield source

@@ -18,9 +18,12 @@ from stagejit.rewrites.cloning import cloned, copied
 from stagejit.rewrites.split.partial import converted, mapped
 from stagejit.rewrites.weights.behind import weights_behind
 from stagejit.rewrites.weights.inside import handed_on, slices_of
+from stagejit.trace.weights import Weight
 from stagejit.types import TensorType, bool_, f32, f64
 
 _TINY = 1e-200
+# Of which weights, and the text of what is computed of them.
+Stored = tuple[tuple[Weight, ...], str]
 
 
 @dataclass(frozen=True)
@@ -52,11 +55,11 @@ def lost_of(graph: Graph, value: Value, restored: Value, has_infinities: bool) -
     return Lost(value, behind, squares, again)
 
 
-def of_body(op: Op, body: Graph) -> dict[str, Lost]:
+def of_body(op: Op, body: Graph) -> dict[Stored, Lost]:
     """Those of a body, of what is outside of it."""
     outside = {inner: operand for operand, where, inner in handed_on(op) if where is body}
-    slices, found = slices_of(op), dict[str, Lost]()
-    for name, lost in body.measures.items():
+    slices, found = slices_of(op), dict[Stored, Lost]()
+    for stored, lost in body.measures.items():
         sliced = [value in slices for value in lost.of]
         of = tuple(outside[value] for value in lost.of)
         made = replace(lost, value=outside.get(lost.value, lost.value), of=of)
@@ -65,7 +68,7 @@ def of_body(op: Op, body: Graph) -> dict[str, Lost]:
             squares.set_outputs([_sum(squares, value) for value in squares.outputs])
             restored = _stacked(op, lost.restored, of, sliced)
             made = replace(made, squares=squares, restored=restored)
-        found[name] = made
+        found[stored] = made
     return found
 
 

@@ -42,21 +42,22 @@ class Table:
         self._lock = new_lock()
 
     def put(self, arrays: Sequence[Array]) -> None:
-        """Calls that begin from now on read these arrays, in C order, which are kept."""
+        """Calls that begin from now on read these arrays, in C order, which are kept. Waits for
+        none: see `free`."""
         addresses = np.array([array.ctypes.data for array in arrays], np.uint64)
         with self._lock:
             self._retired.append((self._arrays, self._addresses))
             self._arrays, self._addresses = tuple(arrays), addresses
             self._word(CURRENT).value = addresses.ctypes.data
-        self._free(time.monotonic() + _MOST_SECONDS)
 
     @property
     def arrays(self) -> tuple[Array, ...]:
         """What calls read now."""
         return self._arrays
 
-    def _free(self, until: float) -> None:
+    def free(self) -> None:
         """Forget the arrays that no call reads any more."""
+        until = time.monotonic() + _MOST_SECONDS
         while True:
             with self._lock:  # a fence, too: the list is stored before the number is loaded
                 if not self._word(READING).value:
