@@ -5,15 +5,15 @@ rewrite that is switched off changes no result.
 
 Note [Step order]: loops come first, because what is computed before them then has its chance, too.
 Simplification makes equal what only looked different, and what is one op is simpler, so both are
-one step. Sums of products are contractions where it is known that nobody else reads
-the products. What branches may write into is decided when it is known who else reads it.
-Repetitions are spread when equal ones are one value; prefixes are shared when all inserts are
-known, and after that it is known what windows read. Attention, and tiles, come when nothing else
-changes what reads a product, and before sums are split, for a body is one core's work. Reductions,
-and running sums, are split after all that is easier to see while they are whole. Which contractions
-have zeros to leave out is said of those that there are at last. That nothing is left of a fill is
-said when no step looks for pads any more. What slices of weights determine leaves a loop when
-nothing else changes in its body.
+one step. Sums of products are contractions where it is known that nobody else reads the products.
+What branches may write into is decided when it is known who else reads it. What is put together is
+mapped part by part before parts become several. Repetitions are spread when equal ones are one
+value; prefixes are shared when all inserts are known, and after that it is known what windows read.
+Attention, and tiles, come when nothing else changes what reads a product, and before sums are
+split, for a body is one core's work. Reductions, and running sums, are split after all that is
+easier to see while they are whole. Which contractions have zeros to leave out is said of those that
+there are at last. That nothing is left of a fill is said when no step looks for pads any more. What
+slices of weights determine leaves a loop when nothing else changes in its body.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ from stagejit.rewrites.moving import (
     bordered,
     insert_chains,
     pads,
+    parts,
     prefixes,
     repeats,
     views,
@@ -121,6 +122,7 @@ STEPS: tuple[Step, ...] = (
     LocalStep("products", (*products.RULES, views.identity_view)),
     GraphStep(forms.NAME, _store),
     GraphStep(branches.UPDATE, update_branches),
+    LocalStep("parts", (*parts.RULES, *views.RULES)),
     LocalStep("repeats", repeats.RULES),
     GraphStep(prefixes.NAME, share_prefixes),
     GraphStep(bordered.NAME, border_buffers),

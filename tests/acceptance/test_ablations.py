@@ -392,6 +392,14 @@ ABLATIONS = {
         3,
         1,
     ),
+    "map-parts": Ablation(
+        lambda x, y: jnp.abs(jnp.concatenate([jnp.sin(x), jnp.cos(y)])),
+        (X, Y),
+        lambda x, y: np.abs(np.concatenate([np.sin(x), np.cos(y)])),
+        dispatches,
+        2,
+        3,
+    ),
     "spread-repeats": Ablation(
         lambda x, y: jnp.concatenate([jnp.repeat(x @ y, 2, 0), y]),
         (X, Y),

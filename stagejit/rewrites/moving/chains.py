@@ -65,11 +65,11 @@ class Chain:
 
 def chains_of(graph: Graph, ops: Sequence[Op]) -> dict[Value, Chain]:
     """The chains among `ops`, which are in program order, by their results."""
-    found = (_chain_of(graph, op) for op in ops if op.definition.is_insert)
+    found = (chain_of(graph, op) for op in ops if op.definition.is_insert)
     return {chain.result: chain for chain in found if chain is not None}
 
 
-def _chain_of(graph: Graph, last: Op) -> Chain | None:
+def chain_of(graph: Graph, last: Op) -> Chain | None:
     """The chain that ends with the insert `last`."""
     if any(use.user.definition.is_insert and use.operand == 1 for use in graph.uses(last.result)):
         return None
