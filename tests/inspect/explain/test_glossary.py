@@ -37,6 +37,7 @@ DECISIONS_ON = {
     "hint.source",  # of `LayoutHint(...)`
     "switch",  # of `legality.switch_of`
     "own.name",  # of an extension, which is the user's
+    "decision.rewrite",  # of a decision that is told in other words
 }
 CHOICES_ON = {"name", "ranked.choice.name", "choice.name", "why.name"}
 
