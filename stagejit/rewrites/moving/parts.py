@@ -36,14 +36,16 @@ def map_of_parts(graph: Graph, op: Op) -> Outcome:
     """map f (insert_slice %a ... into empty), %y  -->  insert_slice (map f %a, a box of %y) ...
 
     map f (reshape (insert_slice ...)), %y  -->  reshape (map f (insert_slice ...), reshape %y)"""
-    found = ((x, _filled(graph, x)) for x in op.operands)
+    placed = [x for x in op.operands if is_placed(_unshaped(x).op)]
+    few = [x for x in placed if _is_short(_unshaped(x))]
+    if len(few) < len(placed):
+        return declined(f"it may be put together of more than {MOST_PARTS} parts")
+    found = ((x, _filled(graph, x)) for x in few)
     operand, chain = next(((x, chain) for x, chain in found if chain is not None), (None, None))
     if operand is None or chain is None:
         return None
     if not all(_reads_alone(graph, op, x) for x in {operand, chain.result}):
         return declined("others read what is put together, so it is stored")
-    if len(chain.parts) > MOST_PARTS:
-        return declined(f"that would be {len(chain.parts)} functions of parts")
     alone = sum(part.source.type.size for part in chain.parts if _is_alone(graph, part.source))
     if 2 * alone < op.result.type.size:
         return declined("most of what is put together is stored for others, too")
@@ -61,13 +63,25 @@ def map_of_parts(graph: Graph, op: Op) -> Outcome:
     return build(graph, "reshape", (made,), shape=op.result.shape)
 
 
+def _unshaped(value: Value) -> Value:
+    """What a value is, in a shape of its own."""
+    return value.op.operands[0] if value.op.definition.keeps_order else value
+
+
+def _is_short(value: Value) -> bool:
+    """Whether it is made by few inserts, one after the other."""
+    for _ in range(MOST_PARTS):
+        value = value.op.operands[1]
+        if not is_placed(value.op):
+            return True
+    return False
+
+
 def _filled(graph: Graph, value: Value) -> Chain | None:
-    """The chain of at least two parts that puts all of a value together, in a shape of its own."""
+    """The chain of at least two parts that puts all of a value together."""
     if not all(isinstance(size, int) for size in value.shape):
         return None
-    if value.op.definition.keeps_order:
-        value = value.op.operands[0]
-    chain = chain_of(graph, value.op) if is_placed(value.op) else None
+    chain = chain_of(graph, _unshaped(value).op)
     return chain if chain is not None and chain.is_filled and len(chain.parts) > 1 else None
 
 
