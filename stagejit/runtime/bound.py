@@ -116,7 +116,8 @@ class BoundWeights:
     def reading(self, new: Mapping[Weight, Any]) -> Reading:
         """The same, and what it is true of."""
         contents = {weight: weight.content for weight in self.weights if weight not in new}
-        return Reading(contents, self.evaluated(new))
+        given = tuple(content_of(new[weight]) for weight in self.weights if weight in new)
+        return Reading(contents, self.evaluated(new), given)
 
     def _joined(self, reading: Reading) -> bool:
         """Have the program read that, and every update change it, unless there was one since."""

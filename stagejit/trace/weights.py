@@ -156,10 +156,12 @@ class Weight:
 
 @dataclass(frozen=True)
 class Reading:
-    """What a program would read, and of which contents of those weights that are to stay."""
+    """What a program would read, and of which contents of those weights that are to stay. given:
+    those of the others, by which what is made of them is found again, if they last so long."""
 
     contents: Mapping[Weight, Content]
     arrays: Sequence[Any]
+    given: Sequence[Content] = ()
 
     @property
     def is_true(self) -> bool:
