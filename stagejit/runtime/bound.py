@@ -147,17 +147,23 @@ class BoundWeights:
         return found
 
     def restored(self, weight: Weight) -> Any:
-        """The array of a weight that nobody else has kept, or None: of what the program reads."""
+        """The array of a weight that nobody else has kept, or None: of what the program reads, the
+        weight itself or all parts of it."""
+        array = np.empty(weight.aval.shape, weight.aval.dtype)
+        seen = np.zeros(weight.aval.shape, bool)
         for number in self._first.get(weight, ()):
             source, memory = self._sources[number], self.table.arrays[number]
-            if isinstance(source, Made):
-                type, is_weight = source.type, source.is_packed and source.weights == (weight,)
-            else:
-                type, is_weight = type_of(source.aval), source is weight
-            if is_weight and type.dtype.numpy == weight.aval.dtype:
-                if not type.layout.is_row_major:
-                    memory = type.layout.restored(memory, type.shape)
+            if source is weight:
                 return jax.numpy.asarray(memory)
+            if not isinstance(source, Made) or source.weights != (weight,):
+                continue
+            if source.type.dtype.numpy != array.dtype or (part := source.within(array)) is None:
+                continue
+            layout = source.type.layout
+            whole = memory if layout.is_row_major else layout.restored(memory, source.type.shape)
+            part[...], source.within(seen)[...] = whole, True
+            if seen.all():
+                return jax.numpy.asarray(array)
         return None
 
     def named_arrays(self) -> list[tuple[Source, Array]]:

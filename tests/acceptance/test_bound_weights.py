@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax import lax
 
 import stagejit
 from stagejit.bench.workloads import bound, residual_block
@@ -95,3 +97,83 @@ def test_a_network_that_is_bound_twice_is_made_once() -> None:
     second = stagejit.bind(bound.mlp, params, weights="int8")
     np.testing.assert_array_equal(first(x), second(x))
     assert evaluation_counts()["evaluated"] == before
+
+
+def columns(w: Any, x: Any) -> Any:
+    return [x @ part for part in jnp.split(w, 4, axis=1)]
+
+
+def rows(w: Any, x: Any) -> Any:
+    return x[:, :96] @ w[:96], x[:, 96:] @ w[96:]
+
+
+def layers(w: Any, x: Any) -> Any:
+    for at in range(2):
+        x = jnp.tanh(x @ w.reshape(2, 256, 256)[at].T)
+    return x
+
+
+def heads(w: Any, x: Any) -> Any:
+    q, k = (x @ w[at].reshape(256, -1) for at in range(2))
+    return jnp.tanh(q * k) @ w[2].reshape(256, -1).T
+
+
+PARTED = {
+    "columns": (columns, (256, 512)),
+    "rows": (rows, (256, 192)),
+    "layers": (layers, (512, 256)),
+    "heads": (heads, (3, 256, 4, 32)),
+}
+
+
+@pytest.mark.parametrize("name", PARTED)
+@pytest.mark.parametrize("held", [True, False])
+def test_parts_of_a_bound_matrix_are_packed_once(name: str, held: bool) -> None:
+    f, shape = PARTED[name]
+    w = normal()(*shape) / 16
+    array = jnp.asarray(w)
+    bound = stagejit.bind(f, array, options=stagejit.Options(verify=True))
+    if not held:  # what is read otherwise is put together of the parts
+        del array
+    again = w[::-1] / 2
+
+    def loss(f: Any) -> Any:
+        return jax.jit(jax.grad(lambda x: sum((y**2).sum() for y in jax.tree.leaves(f(x)))))
+
+    for known in (w, w, again, again):
+        if known is again:
+            bound.update(jnp.asarray(known))
+        for batch in (24, 1, 5):
+            x = normal(batch)(batch, 256)
+            assert not bound.plan(x).packs
+            wanted = partial(f, jnp.asarray(known))
+            for ours, theirs in ((bound(x), wanted(x)), (loss(bound)(x), loss(wanted)(x))):
+                jax.tree.map(
+                    partial(np.testing.assert_allclose, rtol=1e-3, atol=1e-4), ours, theirs
+                )
+        analysis = bound.memory_analysis()
+        assert analysis["kept_nbytes"] <= 1.2 * analysis["weight_nbytes"]
+
+
+def sums(w: Any, x: Any) -> Any:
+    return x @ w[:, :128], w[:, 128:].sum(0)
+
+
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda w, x: x @ w[:, :480],  # the rest would have to be kept for others
+        lambda w, x: (x @ w[:, :128], x[:, 128:] @ w[128:]),  # a corner is in none
+        lambda w, x: (x @ w[:, :480], x @ w[:, 480:], w * x.sum()),  # read whole, too
+        lambda w, x: x @ lax.dynamic_slice(w, (0, jnp.int32(x.sum()) % 2), (256, 256)),
+        sums,
+    ],
+)
+def test_other_parts_are_no_second_copy(f: Any) -> None:
+    w = jnp.asarray(normal()(256, 512)) / 16
+    bound, x = stagejit.bind(f, w, options=stagejit.Options(verify=True)), normal(1)(24, 256)
+    jax.tree.map(
+        partial(np.testing.assert_allclose, rtol=1e-3, atol=1e-4), bound(x), f(w, jnp.asarray(x))
+    )
+    analysis = bound.memory_analysis()
+    assert analysis["kept_nbytes"] <= 1.2 * analysis["weight_nbytes"]

@@ -11,9 +11,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import IntEnum
 
+from stagejit.base.symbolic import Undecided
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.memo import OverOperands
 from stagejit.graph.ops.control import bodies_of
+from stagejit.graph.ops.moving.slices import known_box
+from stagejit.index.box import Box
+from stagejit.index.box_index import cover
 
 
 class Behind(IntEnum):
@@ -73,6 +77,57 @@ def weights_behind(graph: Graph, value: Value) -> tuple[Value, ...]:
         pending += new
     inputs = (x for x in seen if x.op.definition.is_input)
     return tuple(sorted(inputs, key=lambda x: x.op.attrs["index"]))
+
+
+class _Parted(dict[Value, bool]):
+    """Of values of one graph, whether what products read of each are boxes that cover it."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+
+    def __missing__(self, value: Value) -> bool:
+        readers = self.graph.users(value)
+        boxes = [
+            known_box(op) for op in readers if _is_known_box(op) and self._is_factor(op.result)
+        ]
+        found = self[value] = bool(boxes) and _cover(boxes, value.shape)
+        return found
+
+    def _is_factor(self, value: Value) -> bool:
+        """Whether a product reads it, or another order of its elements."""
+        readers = self.graph.users(value)
+        return any(
+            op.definition.is_product
+            or (op.definition.undone is not None and self._is_factor(op.result))
+            for op in readers
+        )
+
+
+def _is_known_box(op: Op) -> bool:
+    return op.definition.is_extract and None not in op.attrs["offsets"]
+
+
+def _cover(boxes: Sequence[Box], shape: Sequence[int]) -> bool:
+    try:
+        return cover(boxes, shape)
+    except Undecided:
+        return False
+
+
+def is_part_for_products(graph: Graph, value: Value) -> bool:
+    """Whether products read a value that is a box of a weight, and others the rest of that: what
+    was bound can be put together of them."""
+    while value.op.definition.undone is not None:
+        value = value.op.operands[0]
+    if value.op not in graph or not _is_known_box(value.op):
+        return False
+    base = whole = value.op.operands[0]
+    while whole.op.definition.undone is not None:
+        whole = whole.op.operands[0]
+    if not graph.is_bound(whole):
+        return False
+    parted: _Parted = graph.analyses.setdefault(_Parted, _Parted(graph))
+    return parted[base]
 
 
 def is_pure(op: Op) -> bool:

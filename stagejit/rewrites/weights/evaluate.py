@@ -4,8 +4,9 @@ Input: a rewritten graph, what its bound inputs are. Output: a graph whose bound
 and what is `Made` of them, and the decisions. Invariant: a value that is made is no larger than
 what it is made of, so reading it costs no more than that; all of them are within the budget.
 
-Views of weights are not made: who reads one reads the weight itself. Nor is what grows (a
-broadcast), nor anything that has an effect. What is computed in the bodies of loops and branches is
+Views of weights are not made: who reads one reads the weight itself. But a part of one is that
+products read: it is packed when it lies by itself. What grows is not made (a broadcast), nor
+anything that has an effect. What is computed in the bodies of loops and branches is
 made, too, and they read it.
 """
 
@@ -23,6 +24,7 @@ from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.memo import OverOperands
 from stagejit.options import Options
 from stagejit.rewrites.driving.driver import describe
+from stagejit.rewrites.weights.behind import is_part_for_products
 from stagejit.rewrites.weights.determined import Determined, cloned_out, roots_of
 from stagejit.rewrites.weights.made import (
     Made,
@@ -144,7 +146,8 @@ class _Choice:
 
     def _why_not(self, value: Value, of: Iterable[Value]) -> str:
         known = value.op.definition
-        if known.is_splat or (known.is_view and not self._is_arranged(value)):
+        read = self._is_arranged(value) or is_part_for_products(self.graph, value)
+        if known.is_splat or (known.is_view and not read):
             return _VIEW
         if not value.type.dtype.is_native:
             return f"elements of type {value.type.dtype} are left to XLA"

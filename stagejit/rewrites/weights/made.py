@@ -15,6 +15,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from stagejit.compat import type_of
 from stagejit.graph.ir import Graph, Value
 from stagejit.graph.ops import build
@@ -54,6 +56,20 @@ class Made:
     def is_packed(self) -> bool:
         """Whether it is a weight as it is, but for where its elements lie."""
         return not len(self.graph)
+
+    def within(self, array: Any) -> Any:
+        """Where the elements of a part are in an array of the weight: a view of that. None for
+        what is not some of its elements, in some order."""
+        (at,), view = self.graph.inputs, array
+        for op in self.graph.ops():
+            known = op.definition
+            if known.is_input:
+                continue
+            if not known.is_view or op.operands != (at,):
+                return None
+            (at,), view = op.results, known.interpret(None, op, view)
+        is_part = at is self.graph.outputs[0] and np.shares_memory(view, array)
+        return view if is_part else None
 
     def __repr__(self) -> str:
         return f"{self.type} of {', '.join(weight.name for weight in self.weights)}"
