@@ -173,7 +173,8 @@ def _repeated(op: Op, group: Group) -> float:
     if not (group.definition.is_elementwise or group.definition.is_view):
         return 1.0
     sizes = op.operands[0].type.size, op.result.type.size
-    return sizes[1] / sizes[0] if all(isinstance(size, int) for size in sizes) else 1.0
+    known_sizes = all(isinstance(size, int) for size in sizes)
+    return sizes[1] / sizes[0] if known_sizes and sizes[0] else 1.0
 
 
 def _wanted(op: Op, number: int, demand: _Demand) -> Mapping[_Place, float]:

@@ -12,9 +12,10 @@ import pytest
 from jax import lax
 
 from stagejit.dispatch.groups.chains import LONGEST_CHAIN
+from stagejit.graph.text.parser import parse
 from stagejit.options import SWITCHES, Options
 from stagejit.schedule.plans.plan import Plan
-from tests.schedule.planning import check
+from tests.schedule.planning import check, check_graph
 
 Fn = Callable[..., Any]
 
@@ -418,3 +419,12 @@ def test_decisions_say_where_producers_are_evaluated() -> None:
     reasons = [d.reason for d in plan.decisions if d.rewrite == "fuse-producers" and d.applied]
     assert "evaluated inside @reduce.0" in reasons
     assert "evaluated inside @contract.1" in reasons
+
+
+def test_nothing_is_repeated_of_no_elements() -> None:
+    graph = parse("""
+    graph @f(%x: f32[2,0,2]) {
+      %0: f32[2,2,0,2] = broadcast %x axes=(1, 2, 3)
+      return %0
+    }""")
+    check_graph(graph, [np.zeros((2, 0, 2), np.float32)])
