@@ -148,7 +148,9 @@ class BoundWeights:
 
     def restored(self, weight: Weight) -> Any:
         """The array of a weight that nobody else has kept, or None: of what the program reads, the
-        weight itself or all parts of it."""
+        weight itself or all parts of it. Random keys are no numbers, and are not."""
+        if type_of(weight.aval).dtype.numpy != weight.aval.dtype:
+            return None
         array = np.empty(weight.aval.shape, weight.aval.dtype)
         seen = np.zeros(weight.aval.shape, bool)
         for number in self._first.get(weight, ()):

@@ -177,3 +177,12 @@ def test_other_parts_are_no_second_copy(f: Any) -> None:
     )
     analysis = bound.memory_analysis()
     assert analysis["kept_nbytes"] <= 1.2 * analysis["weight_nbytes"]
+
+
+def test_typed_keys_that_are_gone_are_named() -> None:
+    key = jax.random.key(0)
+    drawn = stagejit.bind(lambda key, x: x + jax.random.normal(key, x.shape), key)
+    drawn(normal()(4))
+    key.delete()
+    with pytest.raises(stagejit.errors.GoneError, match="params"):
+        drawn(normal()(5))
