@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Generic, TypeVar
 
+from stagejit.base.symbolic import Undecided
 from stagejit.index.bit_sets import bits
 from stagejit.index.box import Box, Point, ends_meet
 
@@ -225,6 +226,14 @@ def _without(box: Box, others: Sequence[Box], most: float) -> list[Box]:
 def cover(boxes: Sequence[Box], shape: Sequence[int]) -> bool:
     """True where pairwise disjoint boxes fill the shape; False also where some overlap."""
     return fill_box(boxes, Box.whole(shape))
+
+
+def surely_cover(boxes: Sequence[Box], shape: Sequence[int]) -> bool:
+    """The same, and False where sizes that are symbols leave it open."""
+    try:
+        return cover(boxes, shape)
+    except Undecided:
+        return False
 
 
 def fill_box(boxes: Sequence[Box], whole: Box) -> bool:

@@ -17,12 +17,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from stagejit.base.symbolic import Undecided
 from stagejit.graph.ir import Graph, Op, Value, is_free
 from stagejit.graph.ops import build
 from stagejit.graph.ops.moving.slices import known_box
 from stagejit.index.box import Box, ends_meet
-from stagejit.index.box_index import cover
+from stagejit.index.box_index import surely_cover
 from stagejit.rewrites.driving.driver import Log
 
 NAME = "fuse-insert"
@@ -130,7 +129,4 @@ def _covers(graph: Graph, first: Op) -> bool:
         if len(uses) != 1 or uses[0].operand != 1 or not is_placed(uses[0].user):
             break
         at = uses[0].user
-    try:
-        return cover(boxes, first.result.shape)
-    except Undecided:
-        return False
+    return surely_cover(boxes, first.result.shape)

@@ -11,13 +11,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import IntEnum
 
-from stagejit.base.symbolic import Undecided
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.memo import OverOperands
 from stagejit.graph.ops.control import bodies_of
 from stagejit.graph.ops.moving.slices import known_box
-from stagejit.index.box import Box
-from stagejit.index.box_index import cover
+from stagejit.index.box_index import surely_cover
 
 
 class Behind(IntEnum):
@@ -90,7 +88,7 @@ class _Parted(dict[Value, bool]):
         boxes = [
             known_box(op) for op in readers if _is_known_box(op) and self._is_factor(op.result)
         ]
-        found = self[value] = bool(boxes) and _cover(boxes, value.shape)
+        found = self[value] = bool(boxes) and surely_cover(boxes, value.shape)
         return found
 
     def _is_factor(self, value: Value) -> bool:
@@ -105,13 +103,6 @@ class _Parted(dict[Value, bool]):
 
 def _is_known_box(op: Op) -> bool:
     return op.definition.is_extract and None not in op.attrs["offsets"]
-
-
-def _cover(boxes: Sequence[Box], shape: Sequence[int]) -> bool:
-    try:
-        return cover(boxes, shape)
-    except Undecided:
-        return False
 
 
 def is_part_for_products(graph: Graph, value: Value) -> bool:
