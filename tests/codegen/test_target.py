@@ -48,6 +48,26 @@ def test_lanes_count_elements_of_types_and_dtypes() -> None:
     assert target.lanes(I8) == target.lanes(types.bool_) == 32
 
 
+@pytest.mark.parametrize(("named", "features", "core", "ports"), [
+    ("rocketlake", "+avx512f,+avx512fp16,+amx-tile", "sapphirerapids", 2),  # seen
+    ("rocketlake", "+avx512f,+avx512vnni,-amx-tile,-avx512fp16", "rocketlake", 1),
+    ("x86-64-v4", "+avx512f,+avx512fp16", "sapphirerapids", 2),  # AMX is often kept from guests
+    ("diamondrapids", "+avx512f,+avx512fp16,+amx-tile", "diamondrapids", 2),
+    ("znver4", "+avx512f,+clzero,+avx512vp2intersect", "znver5", 2),
+    ("znver4", "+avx512f,+clzero,+avx512bf16", "znver4", 1),
+    ("tigerlake", "+avx512f,+avx512vp2intersect", "tigerlake", 1),  # a laptop's core has that, too
+    ("znver3", "+avx2,+clzero", "znver3", 2),
+])  # fmt: skip
+def test_what_a_core_may_execute_outweighs_its_name(
+    named: str, features: str, core: str, ports: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = f"{module._AVX2},+avx512bw,+avx512cd,+avx512dq,+avx512vl,{features}"
+    told = ("x86_64-unknown-linux-gnu", named, said)
+    monkeypatch.setattr(module, "_what_llvm_says", lambda: told)
+    host = Target.host.__wrapped__(Target)
+    assert (host.cpu, host.fma_ports) == (core, ports)
+
+
 def test_features_are_looked_up_by_name() -> None:
     assert Target.avx2().has("f16c")
     assert not Target.sse2().has("sse4.1")
