@@ -81,6 +81,17 @@ def products(n: int) -> Program:
     return f, (array(16, 16), *(array(16, 16) for _ in range(n))), ()
 
 
+def gradient_of_tied_layers(n: int) -> Program:
+    """The gradient of the weight is a sum of products, one for each layer."""
+
+    def f(x: Any, weight: Any) -> Any:
+        for _ in range(n):
+            x = jnp.tanh(x @ weight)
+        return x.sum()
+
+    return jax.grad(f, 1), (array(16, 16), array(16, 16)), ()
+
+
 def dense_layers(n: int) -> Program:
     def f(x: Any, *weights: Any) -> Any:
         for weight in weights:
@@ -249,6 +260,18 @@ def test_each_rewrite_of_dispatches_is_near_linear(family: Callable[[int], Progr
     short, long = (
         calls_to_run(Compilation(requested(family(n), verify=False)).run_until("assemble"), "place")
         for n in (100, 400)
+    )
+    assert long / short < 4 * MOST_GROWTH, (long, short)
+
+
+def test_what_products_give_is_carried_past_each_sum_once() -> None:
+    """However many products a sum is made of."""
+    short, long = (
+        calls_to_run(
+            Compilation(requested(gradient_of_tied_layers(n), verify=False)).run_until("normalize"),
+            "encode",
+        )
+        for n in (24, 96)
     )
     assert long / short < 4 * MOST_GROWTH, (long, short)
 

@@ -8,6 +8,10 @@ be, and leaves a reason where it stops.
 Note [Both ways]: what a product gives is carried down, `unset` before it, through whatever keeps
 elements apart, until another product wants it. What a product wants is carried up, through views,
 to where it is made, and ends at a constant or nowhere (`elide.py`).
+
+Note [Sums of products]: the gradient of a weight that is used again and again is a long sum of
+products. The first one is carried past all of it; the others end where they meet its way: behind
+that, they would do the same, step by step.
 """
 
 from __future__ import annotations
@@ -30,9 +34,10 @@ NAME = "propagate-encodings"
 def propagate_encodings(log: Log) -> None:
     """map f (unset (set %x))  -->  unset (set (map f %x)); set (transpose %w)  -->  transpose (set
     %w)"""
+    passed: dict[Op, Encoding] = {}
     for op in log.graph.ops():
         if op in log.graph and is_set(op) and op.operands[0].op.definition.is_product:
-            _carry_down(log, op)
+            _carry_down(log, op, passed)
     for op in log.graph.ops():
         if op in log.graph and is_set(op) and encoding_of(op).role != "result":
             _carry_up(log, op)
@@ -52,8 +57,9 @@ def encoding_of(op: Op) -> Encoding:
 # ------------------------------------------------------------------ down
 
 
-def _carry_down(log: Log, set_op: Op) -> None:
-    """Moves a pair of `set` and `unset` past its readers, as far as there is one reader only."""
+def _carry_down(log: Log, set_op: Op, passed: dict[Op, Encoding]) -> None:
+    """Moves a pair of `set` and `unset` past its readers, as far as there is one reader only.
+    passed: readers behind which there was such a pair, see Note [Sums of products]."""
     graph = log.graph
     while True:
         (unset,) = graph.users(set_op.result)
@@ -73,11 +79,14 @@ def _carry_down(log: Log, set_op: Op) -> None:
         uses = graph.uses(reader.result)
         for use in graph.uses(unset.result):
             graph.set_operand(reader, use.operand, set_op.operands[0])
+        graph.erase(unset)
+        graph.erase(set_op)
+        if passed.get(reader) == encoding:
+            return
+        passed[reader] = encoding
         after = encoded_and_back(log, reader, encoding)
         for use in uses:
             graph.set_operand(use.user, use.operand, after)
-        graph.erase(unset)
-        graph.erase(set_op)
         set_op = after.op.operands[0].op
 
 
