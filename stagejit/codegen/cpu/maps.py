@@ -48,7 +48,7 @@ from stagejit.codegen.nest.tree import (
 from stagejit.codegen.places.accesses import between_lanes
 from stagejit.codegen.places.loops import Loops, loops_of_stores
 from stagejit.codegen.target import Target
-from stagejit.index.affine import Var
+from stagejit.index.affine import Affine, Var
 
 _BLOCK = 1 << 14  # elements of one item along the vector variable
 _SMALLEST_BLOCK = 1 << 12  # where cores would stay without work
@@ -85,13 +85,22 @@ def _plan(region: ClosedRegion, target: Target) -> Loops:
         for var in inner_first
         if any(between_lanes(variables, form, var, lanes) == [between] for form in forms)
     ]
-    neighbours = _stores_between(region)
+    neighbours = {var: _stores_between(loops, var) for var in inner_first}
     return loops.in_vectors(inner_first, between=apart, neighbours=neighbours).in_streams()
 
 
-def _stores_between(region: ClosedRegion) -> int:
-    """Stores into one buffer, which may together fill what lies between their lanes."""
-    return max(Counter(region.buffers).values())
+def _stores_between(loops: Loops, vector: Var) -> int:
+    """Stores into one buffer that together fill what lies between their lanes: how many, of most
+    stores; 0 where none do."""
+    found = dict[tuple[int, int, Affine], set[int]]()
+    for buffer, offset in zip(loops.region.buffers, loops.offsets, strict=True):
+        if (stride := offset.coeff(vector)) > 1:
+            phase = offset.const % stride
+            found.setdefault((buffer, stride, offset - phase), set()).add(phase)
+    filled = Counter[int]()
+    for (_, stride, _), phases in found.items():
+        filled[stride] += stride if len(phases) == stride else 0
+    return max(filled, key=filled.__getitem__, default=0) if any(filled.values()) else 0
 
 
 class _Policy:
@@ -117,7 +126,8 @@ class _Policy:
         alone = self.tile is not None or vector is None
         self.repeats = () if alone else repeats_of(loops, outer, between)
         self.outer = [var for var in outer if var not in self.repeats]
-        self.stride = between.extent if between else _stores_between(loops.region)
+        together = _stores_between(loops, vector) if vector else 0
+        self.stride = between.extent if between else max(together, 1)
         self.code = element_code(loops.region)
         gathers = [op for op in loops.region.ops if op.definition.is_gather]
         self.places = [op.operands[1] for op in gathers]

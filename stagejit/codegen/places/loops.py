@@ -17,7 +17,7 @@ zeros to memory takes 6.5 ms; huge pages that were just zeroed lie in the caches
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Self
 
@@ -86,15 +86,16 @@ class Loops:
         cost: Callable[[Var, Var | None], float] | None = None,
         between: Sequence[tuple[Var, Var]] = (),
         *,
-        neighbours: int = 0,
+        neighbours: Mapping[Var, int] | None = None,
         but: Value | None = None,
     ) -> Self:
         """With the cheapest vectors; see `cheapest_vector`. cost: by default that of all accesses,
-        with so many neighbours where none are `between`. but: reads of it do not count."""
+        with so many neighbours along a variable, where none are `between`. but: reads of it do not
+        count."""
         forms = [form for value, form in self.reads if value is not but]
 
         def accesses(var: Var, gap: Var | None) -> float:
-            apart = gap.extent if gap else neighbours
+            apart = gap.extent if gap else (neighbours or {}).get(var, 0)
             return vector_cost(forms, self.offsets, var, self.lanes, apart)
 
         ranked = cheapest_vector(variables, cost or accesses, between)
