@@ -4,16 +4,18 @@ Input: a loop over tiles, a machine. Output: modelled seconds with tiles and wit
 nothing is decided here.
 
 Note [When tiles pay]: in pieces, what one op makes the next one finds in its core's cache, not in
-the shared one or in memory. In turn the ops are called once for each tile, and read again what they
-need whole, which the arithmetic hides as long as it comes from a cache; what is summed over tiles
-is read and written for each; and workers wait for the last tile.
+the shared one or in memory. Nor in that of another core: workers take what comes next, so that of a
+whole in their caches each finds its share near, and forks for each step. In turn the ops are called
+once for each tile, and read again what they need whole, which the arithmetic hides as long as it
+comes from a cache; what is summed over tiles is read and written for each; and workers wait for the
+last tile.
 """
 
 from __future__ import annotations
 
 import math
 
-from stagejit.base.machine import FORK_SECONDS, Machine
+from stagejit.base.machine import FORK_SECONDS, HOT_FORK_SECONDS, Machine
 from stagejit.graph.ir import Value
 from stagejit.rewrites.tiling.along import Along
 from stagejit.rewrites.tiling.loop import TileLoop
@@ -57,7 +59,9 @@ class Cost:
 
     @property
     def whole(self) -> float:
-        return self.stored / self.near * self._moved(self.near)
+        steps = len(self.parts.cluster.assembled)
+        forks = HOT_FORK_SECONDS * steps if self.machine.cores > 1 else 0.0
+        return self.stored / self.near * self._moved(self.near) + forks
 
     @property
     def tiled(self) -> float:
@@ -68,13 +72,15 @@ class Cost:
         return inside + self._calls() + self._read_again() + self._placed() + self._late()
 
     def _moved(self, nbytes: int, workers: int = 1) -> float:
-        """To write and read so many bytes, of which each of several workers has as many."""
+        """To write and read so many bytes, of which each of several workers has as many; of one,
+        all cores share them."""
         machine = self.machine
         if nbytes * workers > machine.l3s_nbytes:
             return 2 * nbytes / machine.bandwidth
         near = nbytes <= 2 * machine.l2_nbytes  # half of it is needed at any one time
-        each = machine.l2_bandwidth if near else machine.cache_bandwidth
-        return 2 * nbytes / machine.cores / each
+        own = workers / machine.cores if near else 0.0
+        seconds = own / machine.l2_bandwidth + (1 - own) / machine.cache_bandwidth
+        return 2 * nbytes / machine.cores * seconds
 
     def _calls(self) -> float:
         """Sums over tiles come one after the other, and so does the rest: what workers share is

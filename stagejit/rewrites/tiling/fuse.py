@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 
-from stagejit.base.machine import Machine
+from stagejit.base.machine import HOT_FORK_SECONDS, Machine
 from stagejit.base.numbers import counted
 from stagejit.graph.ir import Op
 from stagejit.rewrites.driving.driver import Log
@@ -86,15 +86,16 @@ def _may_seed(op: Op, machine: Machine) -> bool:
 
 
 def _may_begin(log: Log, op: Op) -> bool:
-    """A value that is put together, and larger than what a core keeps near."""
-    if not log.machine.side_by_side or not op.definition.is_insert:
+    """A value that is put together, and takes longer than a fork to hand to another core, or is
+    larger than what one keeps near."""
+    machine = log.machine
+    if not machine.side_by_side or not op.definition.is_insert:
         return False
+    near = machine.l2_nbytes / 2
+    if machine.cores > 1:
+        near = min(near, HOT_FORK_SECONDS * machine.cache_bandwidth)
     type = op.result.type
-    return (
-        type.has_numbers
-        and type.nbytes > log.machine.l2_nbytes // 2
-        and is_assembled(log.graph, op)
-    )
+    return type.has_numbers and type.nbytes > near and is_assembled(log.graph, op)
 
 
 def _axes(seed: Op) -> list[int]:

@@ -165,6 +165,15 @@ def test_small_values_and_workers_that_run_one_kernel_stay() -> None:
     assert not loops_of(graph)
 
 
+def test_values_that_fit_all_caches_are_not_handed_from_core_to_core() -> None:
+    """Workers would take places of each step in any order; one worker finds all in its cache."""
+    text = steps().replace("65536", "4096")
+    assert "loop" in rewritten(STEP, text)
+    graph = parse(text)
+    rewrite_graph(graph, Options(), replace(Machine(), cores=1))
+    assert not loops_of(graph)
+
+
 def test_tiles_that_are_moved_do_not_pay() -> None:
     """Places that do not lie one after the other are copied before and after."""
     text = steps().replace("65536", "SIZE").replace("[SIZE,8]", "[8,32768]")

@@ -12,6 +12,7 @@ import pytest
 from jax import lax
 
 import stagejit
+from stagejit import extending
 from tests.randomness import RNG
 
 VERIFYING = stagejit.Options(verify=True)
@@ -149,5 +150,25 @@ def test_in_a_loop() -> None:
     ("shape", "passes"), [((64, 16), 1), ((64, 256), 4), ((64, 1024), 5), ((64, 100), 3)]
 )
 def test_each_step_is_one_pass(shape: tuple[int, ...], passes: int) -> None:
-    plan = stagejit.jit(jnp.fft.fft).plan(given("FFT", shape))
+    options = stagejit.Options(disable=("tile-and-fuse",))
+    plan = stagejit.jit(jnp.fft.fft, options=options).plan(given("FFT", shape))
     assert len(plan.dispatches) == passes
+
+
+@pytest.mark.parametrize(
+    ("fn", "shape"),
+    [
+        (jnp.fft.fft, (64, 1024)),
+        (jnp.fft.ifft, (96, 1000)),
+        (jnp.fft.rfft, (1024, 256)),
+        (jnp.fft.irfft, (512, 129)),
+        (jnp.fft.fft, (64, 1009)),
+    ],
+)
+def test_a_line_takes_all_steps_on_one_core(fn: Any, shape: tuple[int, ...]) -> None:
+    """One fork, and what a step makes is in the cache of who reads it."""
+    machine = extending.cpu("two-cores", cores=2, l2_nbytes=1 << 20)
+    x = jax.ShapeDtypeStruct(shape, np.float32 if fn is jnp.fft.rfft else np.complex64)
+    plan = stagejit.jit(fn, options=stagejit.Options(extensions=machine)).plan(x)
+    assert [each.kind for each in plan.dispatches] == ["loop"]
+    assert plan.dispatches[0].bodies[0].threads == 2
