@@ -86,7 +86,8 @@ def _plan(region: ClosedRegion, target: Target) -> Loops:
         if any(between_lanes(variables, form, var, lanes) == [between] for form in forms)
     ]
     neighbours = {var: _stores_between(loops, var) for var in inner_first}
-    return loops.in_vectors(inner_first, between=apart, neighbours=neighbours).in_streams()
+    found = loops.in_vectors(inner_first, between=apart, neighbours=neighbours, across=variables)
+    return found.in_streams()
 
 
 def _stores_between(loops: Loops, vector: Var) -> int:
@@ -266,5 +267,10 @@ class _Policy:
         looped = count > 1 and rows_are_a_loop(
             loops.region, loops.reads, loops.offsets, tile, self.lanes
         )
-        square = self.emitter.square(tile, count, self.store, looped=looped)
+        store = self.store if self.stride == 1 else Do("store interleaved", self._interleaved)
+        square = self.emitter.square(tile, count, store, looped=looped)
         return Chunk(count, vectors(vector, self.lanes, square), straight=count < self.lanes)
+
+    def _interleaved(self) -> None:
+        with self.elements.interleaving(self.stride):
+            self.store.run()

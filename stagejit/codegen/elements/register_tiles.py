@@ -19,6 +19,7 @@ from stagejit.codegen.costs import element_code
 from stagejit.codegen.ir.builder import Builder
 from stagejit.codegen.ir.nodes import Block, Buffer, Type
 from stagejit.codegen.ir.nodes import Value as Register
+from stagejit.codegen.places.accesses import SHORTEST_SQUARE
 from stagejit.graph.ir import Value
 from stagejit.index.affine import Affine, Var
 
@@ -74,7 +75,7 @@ def best_tile(
     """The variable along which most of the reads that `vector` would gather are contiguous; None
     where it would gather none."""
     strided = [form for form in reads if form.coeff(vector) not in (0, 1, -1)]
-    long = [var for var in variables if var is not vector and var.extent >= 4]
+    long = [var for var in variables if var is not vector and var.extent >= SHORTEST_SQUARE]
 
     def gathered(var: Var | None) -> float:
         return sum(var is None or form.coeff(var) not in (1, -1) for form in strided)

@@ -6,11 +6,13 @@ on the form only, so every generator ranks variables alike.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable
 
 from stagejit.codegen.ir.strides import MOST_LANES_APART, dealing_cost, is_dealt
 from stagejit.index.affine import Affine, Var
 
+SHORTEST_SQUARE = 4  # rows of one that is worth its shuffles
 _MOST_NARROW = 8  # vectors are no shorter than this part of a register
 
 
@@ -52,13 +54,31 @@ def lanes_of(reads: Iterable[Affine], writes: Iterable[Affine], var: Var | None,
 
 
 def vector_cost(
-    reads: Iterable[Affine], writes: Iterable[Affine], var: Var, lanes: int, neighbours: int = 0
+    reads: Iterable[Affine],
+    writes: Iterable[Affine],
+    var: Var,
+    lanes: int,
+    neighbours: int = 0,
+    across: Iterable[Var] = (),
 ) -> float:
     """Memory operations per element, unused lanes of the last vector included; writes count
-    twice."""
-    total = sum(read_cost(form, var, lanes, neighbours) for form in reads)
-    total += 2 * sum(write_cost(form, var, lanes, neighbours) for form in writes)
+    twice. across: reads that lie along one of these may come in squares."""
+    reads = list(reads)
+    ways = [
+        sum(min(read_cost(form, var, lanes, neighbours), in_squares(form, var, lanes, tile))
+            for form in reads)
+        for tile in (var, *across)
+    ]  # fmt: skip
+    total = min(ways) + 2 * sum(write_cost(form, var, lanes, neighbours) for form in writes)
     return total * -(-var.extent // lanes) / var.extent
+
+
+def in_squares(form: Affine, var: Var, lanes: int, tile: Var) -> float:
+    """What a read costs that lies along `tile`, of which some vectors are transposed together: its
+    loads and its shuffles; infinite where it does not."""
+    if tile is var or tile.extent < SHORTEST_SQUARE or form.coeff(tile) not in (1, -1):
+        return math.inf
+    return lanes / min(lanes, tile.extent) + math.log2(lanes)
 
 
 def between_lanes(variables: Iterable[Var], form: Affine, vector: Var, lanes: int) -> list[Var]:

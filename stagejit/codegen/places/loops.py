@@ -87,16 +87,18 @@ class Loops:
         between: Sequence[tuple[Var, Var]] = (),
         *,
         neighbours: Mapping[Var, int] | None = None,
+        across: Sequence[Var] = (),
         but: Value | None = None,
     ) -> Self:
         """With the cheapest vectors; see `cheapest_vector`. cost: by default that of all accesses,
-        with so many neighbours along a variable, where none are `between`. but: reads of it do not
-        count."""
+        with so many neighbours along a variable, or squares along one of `across`, where none are
+        `between`. but: reads of it do not count."""
         forms = [form for value, form in self.reads if value is not but]
 
         def accesses(var: Var, gap: Var | None) -> float:
             apart = gap.extent if gap else (neighbours or {}).get(var, 0)
-            return vector_cost(forms, self.offsets, var, self.lanes, apart)
+            tiles = () if gap else across
+            return vector_cost(forms, self.offsets, var, self.lanes, apart, tiles)
 
         ranked = cheapest_vector(variables, cost or accesses, between)
         vector, gap = ranked.best
