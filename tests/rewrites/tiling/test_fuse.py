@@ -15,6 +15,7 @@ import pytest
 
 import stagejit
 from stagejit.base.machine import Machine
+from stagejit.codegen.target import Target
 from stagejit.graph.ir import Graph, Op
 from stagejit.graph.meaning.interpreter import interpret
 from stagejit.options import Options
@@ -486,7 +487,10 @@ def test_nobody_stores_the_scores_of_any_extent(form: str, shape: tuple[int, ...
 
 
 @pytest.mark.parametrize("layers", [2, 3])
-def test_nobody_stores_the_scores_of_layers(layers: int) -> None:
+def test_nobody_stores_the_scores_of_layers(layers: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    host = replace(Target.host(), cores=2, l2_nbytes=1 << 20)  # tiles are as large as caches
+    monkeypatch.setattr(Target, "host", lambda: host)
+
     def f(x: Any) -> Any:
         for _ in range(layers):
             x = unprojected(x)

@@ -35,21 +35,24 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
     return made
 
 
-def shown(terminal: Terminal, work: Any, stderr: Any = None) -> str:
-    """What is there after a compilation. stderr: in place of the terminal."""
+def shown(terminal: Terminal, work: Any, stderr: Any = None, *, seconds: float = 0.15) -> str:
+    """What is there after a compilation. stderr: in place of the terminal. seconds: how long each
+    step takes, unless it is seen before."""
     with pytest.MonkeyPatch.context() as patched:  # pytest sets it anew for each test
         patched.setattr(sys, "stderr", stderr or terminal)
         with bars.progress("f", 3) as began:
             for step in ("trace", "codegen", "load"):
                 began(step)
-                time.sleep(0.15)
+                end = time.monotonic() + seconds
+                while f"f: {step}" not in terminal.getvalue() and time.monotonic() < end:
+                    time.sleep(0.01)
             work()
     assert bars._display.progress is None  # it is gone
     return terminal.getvalue()
 
 
 def test_steps_are_shown_on_a_terminal(terminal: Terminal) -> None:
-    text = shown(terminal, lambda: None)
+    text = shown(terminal, lambda: None, seconds=30.0)
     assert "compiling f: codegen" in text
     assert "compiling f: load" in text
 
