@@ -122,7 +122,7 @@ STEPS: tuple[Step, ...] = (
     LocalStep("products", (*products.RULES, views.identity_view)),
     GraphStep(forms.NAME, _store),
     GraphStep(branches.UPDATE, update_branches),
-    LocalStep("parts", (*parts.RULES, *views.RULES)),
+    LocalStep("parts", (*parts.RULES, *pads.RULES, *views.RULES)),
     LocalStep("repeats", repeats.RULES),
     GraphStep(prefixes.NAME, share_prefixes),
     GraphStep(bordered.NAME, border_buffers),

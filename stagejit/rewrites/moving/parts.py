@@ -1,66 +1,113 @@
 """map-parts: an elementwise function of what is put together is put together of its values.
 
-Input: a `map` of a concatenation, a stack, or complex numbers of two parts. Output: a chain of
-inserts of maps of the parts. Invariant: each element is computed once, of the same operands.
+Input: a `map` of a concatenation, a stack, complex numbers of two parts, or a pad. Output: a chain
+of inserts of maps of the parts, for a pad into the value of its border. And a box of what is put
+together, which is put together of boxes. Invariant: each element is computed once, of the same
+operands.
 
 Note [Parts of a map]: what is put together is stored, so that each part is written once, and a map
 of it would read all of that again to write as much. The map of a part is evaluated with what makes
 the part, and goes straight to its place. Others that the map reads are read in boxes, so where
-these are a few elements wide, only what lies so already is: all elements are the same, or do not
-depend on the axes that are cut, or others read it in these boxes, too.
+these are a few elements wide, and many, only what lies so already is: all elements are the same, or
+do not depend on the axes that are cut, or others read it in these boxes, too. What arguments are
+put together of is copied before anybody reads it; whoever computes a part stores it there.
+
+Note [Borders of a map]: around a pad there is one value if the others that the map reads have one
+there, too: they are the same everywhere, or pads with the same border. Else the border is mapped in
+boxes, each of which is a kernel of its own, so that this pays for large arrays only.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.ops import build
 from stagejit.graph.ops.moving.slices import known_box
 from stagejit.index.box import Box
+from stagejit.index.box_index import left_of
 from stagejit.rewrites.driving.driver import Outcome, declined, rewrite
 from stagejit.rewrites.moving.chains import Chain, chain_of
 from stagejit.rewrites.moving.insert_chains import is_placed
 
 NAME = "map-parts"
 
+Piece = tuple[Value, Box]  # what lies in a box
+
 # Each is a dispatch of its own where nothing else joins them.
 MOST_PARTS = 8
 # Runs that are shorter are read, and written, element by element.
 SHORTEST_RUN_NBYTES = 64
+# That many bytes take longer to copy than a call of a kernel or two, and to compile one.
+LARGE_NBYTES = 256 << 10
 
 
 @rewrite(NAME, roots="map", counts=True)
 def map_of_parts(graph: Graph, op: Op) -> Outcome:
     """map f (insert_slice %a ... into empty), %y  -->  insert_slice (map f %a, a box of %y) ...
 
+    map f (insert_slice %a into fill %v), (fill %w)  -->  insert_slice (map f %a, fill %w) into
+    fill (map f %v, %w)
+
     map f (reshape (insert_slice ...)), %y  -->  reshape (map f (insert_slice ...), reshape %y)"""
     placed = [x for x in op.operands if is_placed(_unshaped(x).op)]
     few = [x for x in placed if _is_short(_unshaped(x))]
     if len(few) < len(placed):
         return declined(f"it may be put together of more than {MOST_PARTS} parts")
-    found = ((x, _filled(graph, x)) for x in few)
+    found = ((x, _chain(graph, x)) for x in few)
     operand, chain = next(((x, chain) for x, chain in found if chain is not None), (None, None))
     if operand is None or chain is None:
         return None
     if not all(_reads_alone(graph, op, x) for x in {operand, chain.result}):
         return declined("others read what is put together, so it is stored")
-    alone = sum(part.source.type.size for part in chain.parts if _is_alone(graph, part.source))
-    if 2 * alone < op.result.type.size:
+    stored = sum(part.source.type.size for part in chain.parts if _is_stored(graph, part.source))
+    if 2 * stored > op.result.type.size:
         return declined("most of what is put together is stored for others, too")
-    boxes = [known_box(part.insert) for part in chain.parts]
+    found_borders = [] if chain.is_filled else [_border(graph, chain, x) for x in op.operands]
+    borders = [border for border in found_borders if border is not None]
+    pieces = [(part.source, known_box(part.insert)) for part in chain.parts]
     shaped = operand is not chain.result
+    if len(borders) < len(found_borders):
+        around = [] if shaped else _around(graph, chain, pieces)
+        if not around:
+            return declined("what else it reads is not the same all around the pad")
+        borders, pieces = [], [*pieces, *around]
     others = [x for x in dict.fromkeys(op.operands) if x is not operand]
-    if any(_is_narrow(chain.result, box) for box in boxes) and not all(
+    boxes = [box for _, box in pieces]
+    if _are_narrow(chain.result, boxes) and not all(
         x.op.definition.is_splat or (not shaped and _lies_in(graph, x, boxes)) for x in others
     ):
         return declined("what else it reads would be read element by element")
     if not shaped:
-        return _built(graph, op, chain, boxes)
+        return _built(graph, op, chain.result, pieces, borders)
     read = [chain.result if x is operand else _shaped(graph, x, chain) for x in op.operands]
     made = build(graph, "map", read, op.loc, **op.attrs)
     return build(graph, "reshape", (made,), shape=op.result.shape)
+
+
+@rewrite(NAME, roots="extract_slice", of="insert_slice", counts=True)
+def box_of_parts(graph: Graph, op: Op) -> Outcome:
+    """extract_slice (insert_slice %a ... into %e) at b  -->  insert_slice (a box of %a) ... into
+    a box of %e, if all of %a is copied in any case"""
+    chain = None if None in op.attrs["offsets"] else _chain(graph, op.operands[0])
+    if chain is None or not _reads_alone(graph, op, chain.result):
+        return None
+    whole = known_box(op)
+    solid = [whole, *(known_box(part.insert) for part in chain.parts)]
+    if not all(box.is_solid for box in solid):
+        return declined("boxes with strides are not cut")
+    common = [(part, whole.intersection(known_box(part.insert))) for part in chain.parts]
+    read = [(part, box) for part, box in common if box.count]
+    if not read or read[0][1] == whole:
+        return None  # it is no more than a box of one part: see `views.extract_of_insert`
+    if not all(_is_copied(part.source) or box == known_box(part.insert) for part, box in read):
+        return declined("whoever computes a part stores it there, and all of it")
+    made = _emptied(graph, op, chain)
+    for part, box in read:
+        inner = _box_of(graph, part.source, box.inside(known_box(part.insert)))
+        offsets = box.inside(whole).offsets
+        made = build(graph, "insert_slice", (inner, made), offsets=offsets, strides=box.strides)
+    return made
 
 
 def _unshaped(value: Value) -> Value:
@@ -77,12 +124,28 @@ def _is_short(value: Value) -> bool:
     return False
 
 
-def _filled(graph: Graph, value: Value) -> Chain | None:
-    """The chain of at least two parts that puts all of a value together."""
-    if not all(isinstance(size, int) for size in value.shape):
+def _chain(graph: Graph, value: Value) -> Chain | None:
+    """The chain that makes a value: a pad, or at least two parts that are all of it."""
+    last = _unshaped(value).op
+    if not is_placed(last) or not all(isinstance(size, int) for size in value.shape):
         return None
-    chain = chain_of(graph, _unshaped(value).op)
-    return chain if chain is not None and chain.is_filled and len(chain.parts) > 1 else None
+    chain = chain_of(graph, last)
+    whole = chain is not None and chain.is_filled and len(chain.parts) == 1
+    return None if whole else chain
+
+
+def _border(graph: Graph, chain: Chain, value: Value) -> Value | None:
+    """The one element of a value around all parts of a pad."""
+    if value.op.definition.is_splat:
+        return value.op.operands[0]
+    other = chain if _unshaped(value) is chain.result else _chain(graph, value)
+    if other is None or other.is_filled:
+        return None
+    if other is not chain:
+        places = [{known_box(part.insert) for part in each.parts} for each in (chain, other)]
+        if value.shape != chain.result.shape or places[0] != places[1]:
+            return None
+    return other.base.op.operands[0]
 
 
 def _reads_alone(graph: Graph, op: Op, value: Value) -> bool:
@@ -100,17 +163,46 @@ def _shaped(graph: Graph, value: Value, chain: Chain) -> Value:
     return build(graph, "reshape", (value,), shape=shape)
 
 
-def _is_alone(graph: Graph, source: Value) -> bool:
-    """Whether nobody else reads it, or what it is another shape of."""
+def _is_stored(graph: Graph, source: Value) -> bool:
+    """Whether others read it, or what it is another shape of, so that whoever computes it may
+    store it within what is put together."""
     while len(graph.uses(source)) == 1:
         if not source.op.definition.keeps_order:
-            return True
+            return False
         source = source.op.operands[0]
-    return False
+    return not source.op.definition.is_input
 
 
-def _is_narrow(value: Value, box: Box) -> bool:
-    """Whether a box of an array is a few elements here and there."""
+def _is_copied(source: Value) -> bool:
+    """Whether it has to be copied to where it is put together: nobody computes it."""
+    while source.op.definition.keeps_order or source.op.definition.is_extract:
+        source = source.op.operands[0]
+    return source.op.definition.is_input or source.op.definition.is_splat
+
+
+def _around(graph: Graph, chain: Chain, pieces: Sequence[Piece]) -> list[Piece]:
+    """The boxes around all parts of a large pad, if they are few."""
+    whole, boxes = Box.whole(chain.result.shape), [box for _, box in pieces]
+    if chain.result.type.nbytes < LARGE_NBYTES or not all(box.is_solid for box in boxes):
+        return []
+    around = left_of(whole, boxes, MOST_PARTS - len(boxes))
+    if around == [whole]:
+        return []
+    return [(build(graph, "fill", chain.base.op.operands, shape=b.sizes), b) for b in around]
+
+
+def _are_narrow(value: Value, boxes: Sequence[Box]) -> bool:
+    """Whether boxes of an array are many runs of a few elements."""
+    runs = 0
+    for box in boxes:
+        run, itemsize = _run(value, box), value.type.dtype.itemsize
+        if run < box.count and run * itemsize < SHORTEST_RUN_NBYTES:
+            runs += box.count // run
+    return 4 * runs * SHORTEST_RUN_NBYTES > value.type.nbytes
+
+
+def _run(value: Value, box: Box) -> int:
+    """How many elements of a box lie side by side."""
     run = 1
     for size, count, stride in zip(
         reversed(value.shape), reversed(box.sizes), reversed(box.strides), strict=True
@@ -118,8 +210,7 @@ def _is_narrow(value: Value, box: Box) -> bool:
         run *= count if stride == 1 else 1
         if count != size:
             break
-    whole = run == math.prod(box.sizes)
-    return not whole and run * value.type.dtype.itemsize < SHORTEST_RUN_NBYTES
+    return run
 
 
 def _lies_in(graph: Graph, value: Value, boxes: Sequence[Box]) -> bool:
@@ -140,16 +231,30 @@ def _lies_in(graph: Graph, value: Value, boxes: Sequence[Box]) -> bool:
     return read.issuperset(boxes)
 
 
-def _built(graph: Graph, op: Op, chain: Chain, boxes: Sequence[Box]) -> Value:
+def _built(
+    graph: Graph, op: Op, whole: Value, pieces: Sequence[Piece], borders: Sequence[Value]
+) -> Value:
     type = op.result.type
-    made = build(graph, "empty", (), shape=type.shape, dtype=type.dtype)
-    for part, box in zip(chain.parts, boxes, strict=True):
-        read = [part.source if x is chain.result else _box_of(graph, x, box) for x in op.operands]
+    if borders:
+        border = build(graph, "map", borders, **op.attrs)
+        made = build(graph, "fill", (border,), shape=type.shape)
+    else:
+        made = build(graph, "empty", (), shape=type.shape, dtype=type.dtype)
+    for source, box in pieces:
+        read = [source if x is whole else _box_of(graph, x, box) for x in op.operands]
         mapped = build(graph, "map", read, **op.attrs)
         made = build(
             graph, "insert_slice", (mapped, made), offsets=box.offsets, strides=box.strides
         )
     return made
+
+
+def _emptied(graph: Graph, op: Op, chain: Chain) -> Value:
+    """What is there before the parts, in the shape of an op's result."""
+    type = op.result.type
+    if chain.is_filled:
+        return build(graph, "empty", (), shape=type.shape, dtype=type.dtype)
+    return build(graph, "fill", chain.base.op.operands, shape=type.shape)
 
 
 def _box_of(graph: Graph, value: Value, box: Box) -> Value:
@@ -172,4 +277,4 @@ def _box_of(graph: Graph, value: Value, box: Box) -> Value:
     )
 
 
-RULES = (map_of_parts,)
+RULES = (map_of_parts, box_of_parts)

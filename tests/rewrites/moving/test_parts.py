@@ -60,7 +60,111 @@ def test_a_shape_around_it_moves_out() -> None:
     assert "f32[128] = reshape" in found
 
 
+PAD = """
+  %e: f32[8,16] = fill %s
+  %q: f32[8,16] = insert_slice %x into %e at (2, 0)"""
+
+
+def test_a_pad_is_mapped_with_the_value_of_its_border() -> None:
+    rest = "%c: f32[8,16] = fill %t\n%r: f32[8,16] = map mul %q, %c\nreturn %r"
+    text = program(rest, PAD, "%x: f32[4,16], %s: f32[], %t: f32[]")
+    assert rewritten(parts.map_of_parts, text) == "\n".join([
+        "%0: f32[] = map mul %s, %t",
+        "%1: f32[8,16] = fill %0",
+        "%2: f32[4,16] = fill %t",
+        "%3: f32[4,16] = map mul %x, %2",
+        "%4: f32[8,16] = insert_slice %3 into %1 at (2, 0)",
+        "return %4",
+    ])  # fmt: skip
+
+
+def test_pads_at_the_same_place_are_one() -> None:
+    second = PAD.replace("%e", "%g").replace("%q", "%h").replace("%x", "%y").replace("%s", "%t")
+    text = program("%r: f32[8,16] = map add %q, %h\nreturn %r", PAD + second,
+                   "%x: f32[4,16], %s: f32[], %t: f32[]")  # fmt: skip
+    found = rewritten(parts.map_of_parts, text)
+    assert "f32[] = map add %s, %t" in found
+    assert "f32[4,16] = map add" in found
+
+
+def test_around_a_large_pad_the_border_is_mapped_in_boxes() -> None:
+    pad = PAD.replace("8,16", "300,256").replace("(2, 0)", "(298, 0)").replace("298", "1")
+    rest = "%r: f32[300,256] = map mul %q, %w\nreturn %r"
+    text = program(rest, pad, "%x: f32[298,256], %w: f32[300,256], %s: f32[]")
+    found = rewritten(parts.map_of_parts, text)
+    assert [found.count(f"f32[{rows},256] = map mul") for rows in (298, 1)] == [1, 2]
+    assert found.count("= fill %s") == 2
+    assert "f32[300,256] = empty" in found
+
+
+def test_a_box_of_what_is_put_together_is_put_together_of_boxes() -> None:
+    together = """
+  %e: f32[9,16] = empty
+  %a: f32[1,16] = fill %s
+  %p: f32[9,16] = insert_slice %a into %e at (0, 0)
+  %q: f32[9,16] = insert_slice %z into %p at (1, 0)"""
+    text = program("%r: f32[8,16] = extract_slice %q at (0, 0)\nreturn %r", together, "%s: f32[]")
+    assert rewritten(parts.box_of_parts, text) == "\n".join([
+        "%0: f32[8,16] = empty",
+        "%1: f32[1,16] = fill %s",
+        "%2: f32[8,16] = insert_slice %1 into %0 at (0, 0)",
+        "%3: f32[7,16] = extract_slice %z at (0, 0)",
+        "%4: f32[8,16] = insert_slice %3 into %2 at (1, 0)",
+        "return %4",
+    ])  # fmt: skip
+
+
 # ------------------------------------------------------------------------------------ guards
+
+
+@pytest.mark.parametrize(
+    "other", ["%o: f32[8,16] = map abs %z", "%o: f32[8,16] = insert_slice %y into %g at (3, 0)"]
+)
+def test_dont_map_borders_of_small_pads(other: str) -> None:
+    """Each is a kernel; the second operand is a pad, too, but at another place."""
+    rest = f"%g: f32[8,16] = fill %s\n{other}\n%r: f32[8,16] = map mul %q, %o\nreturn %r"
+    text = program(rest, PAD, "%x: f32[4,16], %s: f32[]")
+    assert "what else it reads is not the same all around the pad" in reasons(
+        parts.map_of_parts, text
+    )
+
+
+def test_dont_map_borders_that_are_many() -> None:
+    around = "\n".join(
+        f"%p{n + 1}: f32[300,256] = insert_slice %x{n} into %p{n} at ({60 * n + 1}, 1)"
+        for n in range(5)
+    )
+    names = ", ".join(f"%x{n}: f32[4,16]" for n in range(5))
+    rest = f"%p0: f32[300,256] = fill %s\n{around}\n%r: f32[300,256] = map mul %p5, %w\nreturn %r"
+    assert reasons(
+        parts.map_of_parts, program(rest, "", f"{names}, %s: f32[], %w: f32[300,256]")
+    ) == ["what else it reads is not the same all around the pad"]
+
+
+BOX = "%r: f32[6,16] = extract_slice %q at (1, 0)\nreturn %r"
+
+
+@pytest.mark.parametrize(("together", "rest", "reason"), [
+    (TOGETHER, BOX, "whoever computes a part stores it there, and all of it"),
+    (PAD.replace("at (2, 0)", "at (1, 0) strides (2, 1)"), BOX, "boxes with strides are not cut"),
+    (PAD, BOX.replace("at (1, 0)", "at (0, 0) strides (3, 1)").replace("6,16", "3,16"),
+     "boxes with strides are not cut"),
+])  # fmt: skip
+def test_dont_cut(together: str, rest: str, reason: str) -> None:
+    text = program(rest, together, "%x: f32[4,16], %s: f32[]")
+    assert reasons(parts.box_of_parts, text) == [reason]
+
+
+@pytest.mark.parametrize(("together", "rest"), [
+    (PAD, f"%k: f32[8,16] = map abs %q\n{BOX}, %k"),  # it is stored in any case
+    (PAD, BOX.replace("6,16", "2,16").replace("(1, 0)", "(2, 0)")),  # of one part
+    (PAD, BOX.replace("6,16", "2,16").replace("(1, 0)", "(0, 0)")),  # of none
+    (PAD, BOX.replace("(1, 0)", "(%i, 0)")),
+    (PAD.replace("(2, 0)", "(%i, 0)"), BOX),
+])  # fmt: skip
+def test_dont_cut_what_is_no_box_of_several(together: str, rest: str) -> None:
+    text = program(rest, together, "%x: f32[4,16], %s: f32[], %i: i32[]")
+    assert unchanged(parts.box_of_parts, text)
 
 
 def test_dont_map_what_others_read() -> None:
@@ -138,16 +242,13 @@ def test_dont_read_pairs_along_the_axis_that_is_cut() -> None:
 @pytest.mark.parametrize(
     "together",
     [
-        TOGETHER.replace("= empty", "= fill %s"),  # its border is no part
         TOGETHER.replace("at (4, 0)", "at (%i, 0)"),
         TOGETHER.replace("at (4, 0)", "at (3, 0)"),  # they overlap
     ],
 )
 def test_dont_map_what_is_no_chain(together: str) -> None:
     rest = "%r: f32[8,16] = map sqrt %q\nreturn %r"
-    arguments = "%x: f32[4,16], %s: f32[], %i: i32[]"
-    if "fill" in together:
-        together = together.replace("at (4, 0)", "at (3, 0)")
+    arguments = "%x: f32[4,16], %i: i32[]"
     assert unchanged(parts.map_of_parts, program(rest, together, arguments))
 
 
@@ -226,11 +327,64 @@ def programs(draw: st.DrawFn) -> tuple[Any, list[np.ndarray[Any, Any]]]:
     return fn, [array(whole), *parts_of]
 
 
-@given(programs())
-def test_values(made: tuple[Any, list[np.ndarray[Any, Any]]]) -> None:
-    fn, args = made
+def check_both(fn: Any, args: list[np.ndarray[Any, Any]]) -> None:
+    """Whether it is right with and without."""
     expected = jax.jit(fn)(*args)
     for disable in ((), ("map-parts",)):
         found = stagejit.jit(fn, options=Options(verify=True, disable=disable))(*args)
         assert (found.dtype, found.shape) == (expected.dtype, expected.shape)
         np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+
+
+@given(programs())
+def test_values(made: tuple[Any, list[np.ndarray[Any, Any]]]) -> None:
+    check_both(*made)
+
+
+@st.composite
+def padded(draw: st.DrawFn) -> tuple[Any, list[np.ndarray[Any, Any]]]:
+    """Functions of pads, or of boxes of what is put together, of an argument, with others."""
+    rank = draw(st.integers(1, 3))
+    shape = [draw(st.sampled_from((1, 2, 5, 33, 300))) for _ in range(rank)]
+    widths = [(draw(st.integers(-1, 3)), draw(st.integers(0, 3)), 0) for _ in shape]
+    if draw(st.booleans()):
+        widths[-1] = (*widths[-1][:2], draw(st.integers(0, 2)))
+    border = draw(st.sampled_from((0, 1, 2)))
+    form = draw(st.sampled_from(("pad", "prepend", "append", "roll", "box of a pad", "set")))
+    beside = draw(st.sampled_from(("none", "number", "array", "same pad", "itself")))
+    outer = draw(st.sampled_from(FUNCTIONS[:3]))
+    inner = draw(st.sampled_from((None, jnp.negative)))
+    dtype = draw(st.sampled_from((np.float32, np.int32, np.float16)))
+    numbers = np.random.default_rng(draw(st.integers(0, 99)))
+
+    def fn(x: Any, y: Any) -> Any:
+        whole = x if inner is None else inner(x)
+        value = jnp.asarray(border, dtype)
+        if form in ("pad", "box of a pad"):
+            z = jax.lax.pad(whole, value, widths)
+            z = z[:-1] if form == "box of a pad" else z
+        elif form == "set":
+            z = jnp.full([size + 4 for size in whole.shape], value)
+            z = z.at[tuple(slice(1, 1 + size) for size in whole.shape)].set(whole)
+        elif form == "roll":
+            z = jnp.roll(whole, 1, -1)
+        else:
+            edge = jnp.full((1, *whole.shape[1:]), value)
+            z = jnp.concatenate([edge, whole] if form == "prepend" else [whole, edge])
+            z = z[:-1] if form == "prepend" else z[1:]
+        if beside == "number":
+            z = z * y[0]
+        elif beside == "array":
+            z = z + jnp.resize(y, z.shape)
+        elif beside == "same pad" and form == "pad":
+            z = z - jax.lax.pad(whole * 2, value + 1, widths)
+        elif beside == "itself" and z.shape == x.shape:
+            z = x - z
+        return outer(z)
+
+    return fn, [(numbers.integers(-9, 9, of) / 4).astype(dtype) for of in (shape, (70,))]
+
+
+@given(padded())
+def test_values_of_pads(made: tuple[Any, list[np.ndarray[Any, Any]]]) -> None:
+    check_both(*made)
