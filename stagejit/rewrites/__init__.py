@@ -7,13 +7,14 @@ Note [Step order]: loops come first, because what is computed before them then h
 Simplification makes equal what only looked different, and what is one op is simpler, so both are
 one step. Sums of products are contractions where it is known that nobody else reads the products.
 What branches may write into is decided when it is known who else reads it. What is put together is
-mapped part by part before parts become several. Repetitions are spread when equal ones are one
-value; prefixes are shared when all inserts are known, and after that it is known what windows read.
-Attention, and tiles, come when nothing else changes what reads a product, and before sums are
-split, for a body is one core's work. Reductions, and running sums, are split after all that is
-easier to see while they are whole. Which contractions have zeros to leave out is said of those that
-there are at last. That nothing is left of a fill is said when no step looks for pads any more. What
-slices of weights determine leaves a loop when nothing else changes in its body.
+mapped part by part before parts become several; pads that are left then may be one. Repetitions are
+spread when equal ones are one value; prefixes are shared when all inserts are known, and after that
+it is known what windows read. Attention, and tiles, come when nothing else changes what reads a
+product, and before sums are split, for a body is one core's work. Reductions, and running sums, are
+split after all that is easier to see while they are whole. Which contractions have zeros to leave
+out is said of those that there are at last. That nothing is left of a fill is said when no step
+looks for pads any more. What slices of weights determine leaves a loop when nothing else changes in
+its body.
 """
 
 from __future__ import annotations
@@ -41,12 +42,14 @@ from stagejit.rewrites.moving import (
     parts,
     prefixes,
     repeats,
+    shared_pads,
     views,
     windows,
 )
 from stagejit.rewrites.moving.bordered import border_buffers
 from stagejit.rewrites.moving.insert_chains import elide_covered_fills
 from stagejit.rewrites.moving.prefixes import share_prefixes
+from stagejit.rewrites.moving.shared_pads import share_pads
 from stagejit.rewrites.split import reductions as split
 from stagejit.rewrites.split import scans as split_scan
 from stagejit.rewrites.tiling import fuse
@@ -90,6 +93,12 @@ def _store(log: Log) -> None:
         log.decisions += run_steps(log.graph, (SIMPLIFY,), log.options, log.machine)
 
 
+def _share_pads(log: Log) -> None:
+    """Pads that are boxes of one; boxes of boxes are one, too."""
+    if share_pads(log):
+        log.decisions += run_steps(log.graph, (SIMPLIFY,), log.options, log.machine)
+
+
 def _attend(log: Log) -> None:
     """Attention; views of what it gives may be one."""
     if fuse_attention(log):
@@ -124,6 +133,7 @@ STEPS: tuple[Step, ...] = (
     GraphStep(branches.UPDATE, update_branches),
     LocalStep("parts", (*parts.RULES, *pads.RULES, *views.RULES)),
     LocalStep("repeats", repeats.RULES),
+    GraphStep(shared_pads.NAME, _share_pads),
     GraphStep(prefixes.NAME, share_prefixes),
     GraphStep(bordered.NAME, border_buffers),
     GraphStep(attention.NAME, _attend),

@@ -400,6 +400,17 @@ ABLATIONS = {
         2,
         3,
     ),
+    # The gradient of a difference, which adds two pads of one value.
+    "share-pads": Ablation(
+        lambda x: (lambda y: jnp.pad(y, ((0, 1), (0, 0))) - jnp.pad(y, ((1, 0), (0, 0))))(
+            lax.cumsum(x, 0)
+        ),
+        (X,),
+        lambda x: np.diff(np.cumsum(x, 0), axis=0, prepend=0, append=0),
+        transient_nbytes,
+        (64 + 2) * 64 * 4,
+        2 * (64 + 1) * 64 * 4,
+    ),
     "spread-repeats": Ablation(
         lambda x, y: jnp.concatenate([jnp.repeat(x @ y, 2, 0), y]),
         (X, Y),

@@ -52,7 +52,7 @@ def pad_of(value: Value) -> Pad | None:
     return Pad(op, source, op.operands[1].op.operands[0], low, strides, high)
 
 
-def _same_border(first: Value, second: Value) -> bool:
+def same_border(first: Value, second: Value) -> bool:
     if first is second:
         return True
     x, y = scalar_of(first), scalar_of(second)
@@ -66,7 +66,7 @@ def pad_of_pad(graph: Graph, op: Op) -> Outcome:
     inner = pad_of(outer.source) if outer else None
     if outer is None or inner is None:
         return None
-    if not _same_border(inner.border, outer.border):
+    if not same_border(inner.border, outer.border):
         return declined("the two borders have different values")
     if len(graph.uses(inner.op.result)) > 1:
         return declined("the inner pad has other readers")
