@@ -7,12 +7,14 @@ Invariant: depends on shapes, dtypes and the target only.
 from __future__ import annotations
 
 import math
+from collections import Counter
 
 from stagejit.base.machine import Machine
 from stagejit.codegen.closed import ClosedRegion
 from stagejit.codegen.math import functions as vmath
-from stagejit.dispatch.regions import Region
-from stagejit.graph.ir import Op
+from stagejit.dispatch.regions import Region, Store
+from stagejit.graph.dims import GatherDims
+from stagejit.graph.ir import Op, Value
 from stagejit.graph.ops.elementwise import function_of
 
 _CALLED = 4.0  # operations that a call takes
@@ -51,11 +53,58 @@ def operations(op: Op) -> float:
     return vmath.cost(function, op.result.type.dtype) if function else 1.0
 
 
+def touched_nbytes(region: ClosedRegion | Region, machine: Machine) -> int:
+    """Bytes that cross memory, each once: what is read of inputs, which may be a slice of an array
+    or some rows of a table, by whole lines; and what is stored, of a scatter its updates."""
+    wanted = Counter[Value]()  # elements
+    for store in region.stores:
+        wanted[store.value] += store.value.type.size
+    for op in reversed(region.ops):
+        known, made = op.definition, sum(wanted[result] for result in op.results)
+        for number, operand in enumerate(op.operands):
+            read = operand.type.size
+            if known.is_elementwise:
+                read = made
+            elif number == 0 and (known.is_view or known.is_gather):
+                read = _in_lines(made, _run(op), operand.type.dtype.itemsize, machine.line_nbytes)
+            wanted[operand] = min(wanted[operand] + read, operand.type.size)
+    read = sum(wanted[value] * value.type.dtype.itemsize for value in region.inputs)
+    return read + sum(map(_stored_nbytes, region.stores))
+
+
+def _run(op: Op) -> int:
+    """Elements of operand 0 that lie side by side, of those that an op picks; 0 where it picks none
+    of them, but has all."""
+    if op.definition.is_gather:
+        return GatherDims.of(op.attrs).row_size(op.result.shape)
+    if not op.definition.is_extract:
+        return 0
+    run, shape, strides = 1, op.operands[0].shape, op.attrs["strides"]
+    for size, extent, stride in reversed(list(zip(op.result.shape, shape, strides, strict=True))):
+        if stride > 1:
+            break
+        run *= size
+        if size < extent:
+            break
+    return run
+
+
+def _in_lines(count: int, run: int, itemsize: int, line_nbytes: int) -> int:
+    """Elements on the lines that so many lie on, in runs."""
+    if not run:
+        return count
+    line = max(line_nbytes // itemsize, 1)
+    return -(-count // run) * -(-run // line) * line
+
+
+def _stored_nbytes(store: Store) -> int:
+    nbytes, op = store.value.type.nbytes, store.value.op
+    return min(nbytes, op.operands[2].type.nbytes) if op.definition.is_scatter else nbytes
+
+
 def region_seconds(region: ClosedRegion, target: Machine) -> float:
-    """Time of the region's elementwise work on one core: the larger of arithmetic and traffic, of
-    all inputs and stores once."""
-    moved = [*region.inputs, *(store.value for store in region.stores)]
-    nbytes = sum(value.type.nbytes for value in moved)
+    """Time of the region's elementwise work on one core: the larger of arithmetic and traffic."""
+    nbytes = touched_nbytes(region, target)
     near = nbytes <= target.l3_nbytes
     bandwidth = target.cache_bandwidth if near else target.core_bandwidth
     return max(region_flops(region) / target.peak_flops, nbytes / bandwidth)

@@ -18,7 +18,7 @@ from stagejit.base.machine import Machine
 from stagejit.base.threads.importing import importing
 from stagejit.codegen.backend import Backend
 from stagejit.codegen.closed import ClosedRegion, closed, key_of, text_of
-from stagejit.codegen.costs import region_flops
+from stagejit.codegen.costs import region_flops, touched_nbytes
 from stagejit.codegen.cpu.backend import CPU
 from stagejit.codegen.ir.nodes import forget_places
 from stagejit.codegen.ir.shared_code import CHAINED, INLINED, repeats_code
@@ -246,19 +246,11 @@ def vectors_for(regions: Iterable[Region], target: Machine) -> Machine:
         flops = region_flops(region)
         if region.anchor is not None:
             flops += region.definition.flops(region.anchor)
-        seconds += flops / target.peak_flops + _traffic(region) / target.cache_bandwidth
+        nbytes = touched_nbytes(region, target)
+        seconds += flops / target.peak_flops + nbytes / target.cache_bandwidth
         if seconds >= target.slowed_seconds:
             return target
     return target.with_short_vectors
-
-
-def _traffic(region: Region) -> int:
-    """Bytes that are moved; what is picked of an operand is no more than is made of it."""
-    values = [result for op in region.ops for result in op.results]
-    most = max((value.type.size for value in values), default=0)
-    read = [value.type for value in region.inputs]
-    written = sum(store.value.type.nbytes for store in region.stores)
-    return written + sum(min(type.nbytes, most * type.dtype.itemsize) for type in read)
 
 
 def kernel_cache(

@@ -253,6 +253,73 @@ def test_sorting_is_no_work_for_multipliers() -> None:
     assert len(seconds) == 1
 
 
+def kernels(
+    f: Callable[..., Any], *args: Any, target: Target, donated: tuple[int, ...] = ()
+) -> list[Kernel]:
+    """Those of a program."""
+    request = stagejit.jit(f, donate_argnums=donated).trace(*args).compilation.request
+    made = Compilation(request, target=target).run_until("codegen").kernels.values()
+    return [each.kernel for each in made]
+
+
+PICKED: dict[str, Callable[[Any, Any], Any]] = {
+    "all": lambda x, _: x,
+    "slice": lambda x, _: x[8:16],
+    "slice found out": lambda x, at: jax.lax.dynamic_slice_in_dim(x, at[0], 8),
+    "rows": lambda x, at: x[at],
+    "slice of rows": lambda x, at: x[at][:, :1024],
+    "repeated": lambda x, _: jnp.broadcast_to(x[5], (8, x.shape[1])),
+}
+USED: dict[str, Callable[[Any], Any]] = {
+    "map": lambda x: jnp.exp(x) * 2,
+    "row sums": lambda x: x.sum(1),
+    "column sums": lambda x: x.sum(0),
+    "softmax": jax.nn.softmax,
+    "running sums": lambda x: jnp.cumsum(x, 1),
+    "sort": lambda x: jnp.sort(x, 1),
+    "product": lambda x: x @ jnp.ones((x.shape[1], 8)),
+    "transpose": lambda x: x.T + 0,
+}
+
+
+@pytest.mark.parametrize("used", USED)
+@pytest.mark.parametrize("picked", PICKED)
+def test_a_part_of_an_array_takes_what_it_takes_alone(picked: str, used: str) -> None:
+    """To read some rows of a table had been as long as to read all of it, so that it was forked."""
+
+    def f(x: Any, at: Any) -> Any:
+        return USED[used](PICKED[picked](x, at))
+
+    target, at = server("znver4", 8), jax.ShapeDtypeStruct((8,), jnp.int32)
+    part, rows = (8, 1024), 8 if picked == "all" else 1 << 16
+    alone = kernels(USED[used], jax.ShapeDtypeStruct(part, jnp.float32), target=target)
+    made = kernels(f, jax.ShapeDtypeStruct((rows, 1024), jnp.float32), at, target=target)
+    assert sum(each.seconds for each in made) < 3 * sum(each.seconds for each in alone) + 2e-6
+
+
+@pytest.mark.parametrize("fn", ["add", "set", "max"])
+def test_updates_take_what_is_updated(fn: str) -> None:
+    def f(x: Any, at: Any, y: Any) -> Any:
+        return getattr(x.at[at], fn)(y)
+
+    target, at = server("znver4", 8), jax.ShapeDtypeStruct((8,), jnp.int32)
+    table, rows = (jax.ShapeDtypeStruct((n, 1024), jnp.float32) for n in (1 << 16, 8))
+    (made,) = kernels(f, table, at, rows, target=target, donated=(0,))
+    assert made.seconds < 10e-6
+    assert not launching(made, target)[1]
+
+
+def test_elements_far_apart_take_their_lines() -> None:
+    """Not the array, nor their own bytes alone."""
+    target, x = server("znver4", 8), jax.ShapeDtypeStruct((1 << 24,), jnp.float32)
+    at = jax.ShapeDtypeStruct((1 << 14,), jnp.int32)
+    (strided,) = kernels(lambda x: x[::1024] + 1, x, target=target)
+    (found,) = kernels(lambda x, at: x[at] + 1, x, at, target=target)
+    line = target.line_nbytes / target.cache_bandwidth
+    assert 0.9 < strided.seconds / (line * (1 << 14)) < 1.2
+    assert 0.9 < found.seconds / (line * (1 << 14)) < 1.3
+
+
 def owners(window: int, rows: int, segments: int, target: Target, **options: bool) -> str:
     """Who applies the updates of a segment sum."""
 

@@ -25,7 +25,7 @@ from stagejit.base.machine import Machine
 from stagejit.base.numbers import nbytes_text
 from stagejit.codegen.choices import cheapest_vector
 from stagejit.codegen.closed import ClosedRegion
-from stagejit.codegen.costs import widest_nbytes
+from stagejit.codegen.costs import touched_nbytes, widest_nbytes
 from stagejit.codegen.kernel import Choice
 from stagejit.codegen.places.accesses import lanes_of, vector_cost
 from stagejit.codegen.places.footprint import Footprint
@@ -112,7 +112,7 @@ class Loops:
         if self.target.lines_ahead:
             return self._asking_ahead(reads)
         region, vector, cache = self.region, self.vector, self.target.l3s_nbytes
-        traffic, streamed = _traffic(region, self.reads), tuple[Store, ...]()
+        traffic, streamed = touched_nbytes(region, self.target), tuple[Store, ...]()
         sizes = f"{nbytes_text(traffic)} of traffic, {nbytes_text(cache)} of cache"
         if traffic <= cache:
             why = f"stores go to the caches: {sizes}"
@@ -131,7 +131,7 @@ class Loops:
     def _asking_ahead(self, reads: bool) -> Self:
         """See Note [Lines ahead]."""
         region, vector, target = self.region, self.vector, self.target
-        traffic, near = _traffic(region, self.reads), target.cores * target.l2_nbytes
+        traffic, near = touched_nbytes(region, self.target), target.cores * target.l2_nbytes
         sizes = f"{nbytes_text(traffic)} of traffic, {nbytes_text(near)} of second caches"
         if vector is None or traffic <= near:
             choice = Choice("stream", f"no lines are asked for ahead: {sizes}")
@@ -199,17 +199,6 @@ def loops_of_stores(region: ClosedRegion, target: Machine) -> Loops:
         return index, [index] * len(offsets), offsets
 
     return loops_of(region, target, Space(shape), [range(len(shape))], walk)
-
-
-def _traffic(region: ClosedRegion, reads: Iterable[tuple[Value, Affine]]) -> int:
-    """Bytes that cross memory; what a gather picks is no more than what is made of it."""
-    most = max((op.result.type.size for op in region.ops if len(op.results) == 1), default=0)
-    most = max(most, *(store.value.type.size for store in region.stores))
-    read = sum(
-        min(value.type.nbytes, most * value.type.dtype.itemsize)
-        for value in {value: None for value, _ in reads}
-    )
-    return read + sum(store.value.type.nbytes for store in region.stores)
 
 
 def _first_to_arrive(

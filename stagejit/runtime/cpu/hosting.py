@@ -88,7 +88,7 @@ class _Hosting(Hosting[host.Step]):
             refused = "a check ends the call that it is of"
         elif python_functions.TARGET in program.targets():
             refused = "it calls Python, whose functions may want what their caller holds"
-        seconds = self._seconds(self.run.steps, of_touched=True) / self.target.cores
+        seconds = self._seconds(self.run.steps) / self.target.cores
         return background.handed_over(self.name, seconds, len(self.run.results), refused)
 
     def _bound_nbytes(self) -> tuple[int, ...]:
@@ -164,19 +164,15 @@ class _Hosting(Hosting[host.Step]):
     ) -> list[host.Step]:
         return [program_steps.Branch(index, nbytes, tuple(map(tuple, branches)))]
 
-    def _seconds(self, steps: Iterable[Step], *, of_touched: bool = False) -> float:
-        """Of one execution on one core, loops of unknown length and branches counted once.
-        of_touched: memory that kernels are given counts as far as they touch it."""
+    def _seconds(self, steps: Iterable[Step]) -> float:
+        """Of one execution on one core, loops of unknown length and branches counted once."""
         found = 0.0
         for step in steps:
             times = step.dispatch.bodies[0].trip or 1 if step.bodies else 1
-            bodies = (self._seconds(body.steps(), of_touched=of_touched) for body in step.bodies)
+            bodies = (self._seconds(body.steps()) for body in step.bodies)
             found += times * sum(bodies)
-            region = step.region
-            if region.has_kernel:
-                given = sum(value.type.nbytes for value in (*region.operands, *region.results))
-                share = background.touched_part(step.dispatch, given) if of_touched else 1.0
-                found += share * sum(self._kernel(part).seconds for part in region.parts)
+            if step.region.has_kernel:
+                found += sum(self._kernel(part).seconds for part in step.region.parts)
         return found
 
     # ---------------------------------------------------------------- kernels

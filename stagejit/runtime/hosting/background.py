@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from stagejit.base.decisions import Decision
 from stagejit.base.numbers import seconds_text
-from stagejit.schedule.plans.plan import Dispatch
 
 NAME = "run-in-background"
 
@@ -25,16 +24,6 @@ WORK_SIZE = 8  # rows and columns; the product takes twice the third power: 1024
 _LONG_SECONDS = 5e-3  # beside which handing over is nothing
 _HAND_OVER_SECONDS = 60e-6
 _RESULT_SECONDS = 2e-6  # of Python's, for an array
-
-
-def touched_part(dispatch: Dispatch, nbytes: int) -> float:
-    """How much a dispatch touches, by its plan, of `nbytes` in memory that its kernels are given:
-    a step of a loop updates a row of a buffer, a gather finds some rows of a table. What is touched
-    of a hull is taken to be at most as much as all that is exact."""
-    accesses = (*dispatch.reads, *dispatch.writes)
-    exact = sum(access.nbytes for access in accesses if access.exact)
-    hulls = sum(min(access.nbytes, exact) for access in accesses if not access.exact)
-    return min(1.0, (exact + hulls) / max(nbytes, 1))
 
 
 def handed_over(program: str, seconds: float, results: int, refused: str) -> Decision | None:
