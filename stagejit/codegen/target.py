@@ -1,9 +1,9 @@
 """What a kernel generator and the cost model know about a CPU.
 
 Input: the host (LLVM's name and feature list, caches and clock from sysfs, the clock in the
-processor's name where sysfs has none, the process's affinity mask), or the name of a CPU to
-generate code for. Output: a frozen `Target`. Invariant: equal targets give equal code; the sizes
-are hints for tiling and never change what a kernel computes.
+processor's name where sysfs has none, the process's affinity mask, what a container grants), or the
+name of a CPU to generate code for. Output: a frozen `Target`. Invariant: equal targets give equal
+code; the sizes are hints for tiling and never change what a kernel computes.
 
 Note [Long vectors]: some cores run slower from the first instruction on 64 bytes on, for as long as
 others may follow. Then all that a call is besides its kernels takes longer, too: on a Cascade Lake
@@ -13,6 +13,7 @@ instruction on longer ones, whatever becomes of them in between; but for code th
 
 from __future__ import annotations
 
+import math
 import os
 import platform
 import re
@@ -28,6 +29,7 @@ from stagejit.base.threads.other_threads import on_another_thread
 
 _SYSFS = Path("/sys/devices/system/cpu")
 _CPUINFO = Path("/proc/cpuinfo")
+_CGROUPS, _OWN_CGROUPS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 _X86_CACHES = {1: 32 << 10, 2: 1 << 20, 3: 16 << 20}
 _ARM_CACHES = {1: 64 << 10, 2: 1 << 20, 3: 8 << 20}
 _ELEM_NBYTES = {"bool": 1, "i1": 1, "i8": 1, "u8": 1, "i16": 2, "u16": 2, "f16": 2, "bf16": 2,
@@ -142,7 +144,8 @@ class Target(Machine):
         nbytes, l3s = _sysfs_caches(cpus)
         return _make(
             cpu or platform.machine(), triple, cpu, features, caches | nbytes,
-            cores=len(cpus), l3s=l3s, clock=_sysfs_clock(cpus) or _named_clock(cpus) or _CLOCK,
+            cores=min(len(cpus), max(_granted(), 1)), l3s=l3s,
+            clock=_sysfs_clock(cpus) or _named_clock(cpus) or _CLOCK,
         )  # fmt: skip
 
     @classmethod
@@ -313,3 +316,26 @@ def _usable_cpus() -> list[int]:
         return sorted(os.sched_getaffinity(0))
     except AttributeError:  # not on macOS
         return list(range(os.cpu_count() or 1))
+
+
+def _granted() -> int:
+    """How many CPUs a container lets its processes use at a time; it stops those that use more, all
+    of them, until the next period begins. As many as anybody has where there is no limit."""
+    quotas = [math.inf]
+    for line in _text(_OWN_CGROUPS).splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controllers and "cpu" not in controllers.split(","):
+            continue
+        root = _CGROUPS / "cpu" if controllers else _CGROUPS  # of cgroups of version 1, of 2
+        own = root / path.lstrip("/")  # which may be there under another name: the root's own
+        quotas += map(_quota, (own, *(each for each in own.parents if each.is_relative_to(root))))
+    return math.ceil(min(*quotas, 1 << 16))
+
+
+def _quota(cgroup: Path) -> float:
+    """CPUs that a cgroup may use; infinite where it has no limit, or is not there."""
+    told = _text(cgroup / "cpu.max").split()
+    if len(told) != 2:
+        told = [_text(cgroup / f"cpu.cfs_{name}_us") for name in ("quota", "period")]
+    limited = all(map(str.isdecimal, told)) and int(told[1])
+    return int(told[0]) / int(told[1]) if limited else math.inf

@@ -201,3 +201,43 @@ def test_who_tells_the_clock(
     host = Target.host.__wrapped__(Target)  # type: ignore[attr-defined]  # not what is kept
     assert host.clock == clock
     assert host.cycles_per_second == pytest.approx(clock / (1 if host.has_fma else 2))
+
+
+@pytest.mark.parametrize(
+    ("own", "told", "cpus"),
+    [
+        ("0::/\n", {"cpu.max": "200000 100000"}, 2),
+        ("0::/\n", {"cpu.max": "150000 100000"}, 2),
+        ("0::/\n", {"cpu.max": "max 100000"}, None),
+        ("0::/\n", {}, None),
+        ("", {}, None),
+        ("0::/a/b\n", {"a/b/cpu.max": "max 100000", "a/cpu.max": "300000 100000"}, 3),
+        ("0::/a\n", {"a/cpu.max": "500000 100000", "cpu.max": "100000 100000"}, 1),
+        ("0::/of/the/host\n", {"cpu.max": "400000 100000"}, 4),
+        ("4:memory:/\n1:cpu,cpuacct:/\n0::/\n", {"cpu/cpu.cfs_quota_us": "250000",
+                                                "cpu/cpu.cfs_period_us": "100000"}, 3),
+        ("1:cpu:/\n", {"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, None),
+        ("9:name=systemd:/\n3:cpuset:/\n", {"cpu/cpu.cfs_quota_us": "100000",
+                                           "cpu/cpu.cfs_period_us": "100000"}, None),
+        ("0::/\n", {"cpu.max": "20000 100000"}, 1),
+        ("0::/\n", {"cpu.max": "100000 0"}, None),
+    ],
+)  # fmt: skip
+def test_containers_grant_so_many_cores(
+    own: str,
+    told: dict[str, str],
+    cpus: int | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """None: no limit."""
+    for name, text in told.items():
+        (tmp_path / "root" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "root" / name).write_text(text + "\n")
+    (tmp_path / "own").write_text(own)
+    monkeypatch.setattr(module, "_CGROUPS", tmp_path / "root")
+    monkeypatch.setattr(module, "_OWN_CGROUPS", tmp_path / "own")
+    assert module._granted() == (cpus or 1 << 16)
+    monkeypatch.setattr(module, "_usable_cpus", lambda: list(range(8)))
+    host = Target.host.__wrapped__(Target)  # type: ignore[attr-defined]  # not what is kept
+    assert host.cores == min(cpus or 8, 8)
