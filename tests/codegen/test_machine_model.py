@@ -12,6 +12,7 @@ import pytest
 
 import stagejit
 from stagejit import extending
+from stagejit.base.machine import CALL_SECONDS
 from stagejit.codegen.generate import kernel_of
 from stagejit.codegen.kernel import Kernel
 from stagejit.codegen.target import Target, _make
@@ -216,6 +217,19 @@ def test_all_cores_have_as_much_to_do(name: str, cores: int) -> None:
     rounds, rest = divmod(made.total, grain * cores)
     assert parallel
     assert (rounds * grain + min(rest, grain)) * cores <= 1.12 * made.total, (made.total, grain)
+
+
+@pytest.mark.parametrize("cores", MANY)
+@pytest.mark.parametrize("rows", [1, 2, 3, 5, 8, 100, 1000])
+def test_few_items_keep_as_many_cores_busy(rows: int, cores: int) -> None:
+    """Kernels had been said to take a part for each core, whatever they consist of."""
+    target = server("znver4", cores)
+    made = kernel(lambda x: jnp.sort(x, 1), (rows, 100_000), target=target)
+    seconds, busy = core_seconds(made, target, alone=False)
+    assert made.total == rows
+    assert busy == min(rows, cores)
+    least = CALL_SECONDS + made.seconds * max(1 / rows, 1 / cores)
+    assert least * 0.999 <= seconds <= 1.2 * CALL_SECONDS + made.seconds * (1 / rows + 1 / cores)
 
 
 @pytest.mark.parametrize("cores", MANY)

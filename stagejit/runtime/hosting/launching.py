@@ -30,10 +30,10 @@ def grain_of(total: int, seconds: float, workers: int) -> int:
     # Not so many that a core would stay without work, and about as many if all are ready earlier.
     size = max(1, min(max(balanced, worthwhile), -(-total // workers)))
     sizes = range(size - size // 4, size + size // 2 + 1, max(size // 16, 1))
-    return min(sizes, key=lambda size: _last_ready(total, size, workers))
+    return min(sizes, key=lambda size: most_items(total, size, workers))
 
 
-def _last_ready(total: int, grain: int, workers: int) -> int:
+def most_items(total: int, grain: int, workers: int) -> int:
     """Items of the worker that has most, if chunks are as long as they have items."""
     rounds, rest = divmod(total, grain * workers)
     return rounds * grain + min(rest, grain)

@@ -2,7 +2,7 @@
 
 Input: a kernel, the machine. Output: seconds. Invariant: a model: it knows no caches that are cold,
 no clock that changes, no other programs. `Kernel.seconds` are those of one core or multiprocessor,
-which as many share as take part.
+which as many share as have some of its items.
 """
 
 from __future__ import annotations
@@ -31,11 +31,15 @@ class Modelled:
     is_known: bool = True
 
 
-def core_seconds(kernel: Kernel, target: Target, *, alone: bool) -> tuple[float, bool]:
-    """From its call to its end on each core that takes part, and whether all cores do; without the
-    fork. alone: it has one core, as others run other iterations."""
-    shared = not alone and launching.launching(kernel, target)[1]
-    return CALL_SECONDS + kernel.seconds / (target.cores if shared else 1), shared
+def core_seconds(kernel: Kernel, target: Target, *, alone: bool) -> tuple[float, int]:
+    """From its call to its end on the core that has most of its items, and how many cores have any;
+    without the fork. alone: it has one core, as others run other iterations."""
+    grain, shared = launching.launching(kernel, target)
+    if alone or not shared:
+        return CALL_SECONDS + kernel.seconds, 1
+    most = launching.most_items(kernel.total, grain, target.cores)
+    cores = min(-(-kernel.total // grain), target.cores)
+    return CALL_SECONDS + kernel.seconds * most / kernel.total, cores
 
 
 def launch_seconds(kernel: Kernel, device: Machine) -> float:

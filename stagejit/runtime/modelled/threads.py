@@ -126,7 +126,7 @@ class OnThreads:
         """The wave, and how threads share it."""
         parts = [(step, part) for step in wave.steps for part in step.region.parts]
         timed = [self._part(part) for _, part in parts]
-        jobs = [Job(took.seconds, shared) for took, shared in timed]
+        jobs = [Job(took.seconds, threads) for took, threads in timed]
         one, other = (way(jobs, self.lanes, self.since) for way in (in_turn, together))
         if self.deciding and len(jobs) > 1 and self.lanes > 1:
             wave = replace(wave, shared=other.seconds < one.seconds)
@@ -166,12 +166,12 @@ class OnThreads:
         decision = Decision(NAME, name, wave.shared, reason, first.loc)
         self.decisions.append(decision.inside(self.path))
 
-    def _part(self, part: Region) -> tuple[Modelled, bool]:
-        """Of one kernel without its fork, and whether threads share it."""
+    def _part(self, part: Region) -> tuple[Modelled, int]:
+        """Of one kernel without its fork, and how many threads share it."""
         if part not in self.kernels:
-            return Modelled(self.unknown, False), False
-        seconds, shared = core_seconds(self.kernels[part].kernel, self.target, alone=self.alone)
-        return Modelled(seconds), shared
+            return Modelled(self.unknown, False), 1
+        seconds, threads = core_seconds(self.kernels[part].kernel, self.target, alone=self.alone)
+        return Modelled(seconds), threads
 
     def _control(self, step: Step) -> None:
         """A loop: all of its iterations; a branch: the longest; what others compute: unknown."""

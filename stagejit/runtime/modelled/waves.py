@@ -21,11 +21,15 @@ AWAKE_SECONDS = FORK_SECONDS
 
 @dataclass(frozen=True)
 class Job:
-    """A kernel. seconds: on each thread that takes part, if no other job is there. shared: whether
-    all threads do."""
+    """A kernel. seconds: on the thread that has most to do, if no other job is there. threads: how
+    many take part, of a kernel that has so many chunks."""
 
     seconds: float
-    shared: bool
+    threads: int = 1
+
+    @property
+    def shared(self) -> bool:
+        return self.threads > 1
 
 
 @dataclass(frozen=True)
@@ -60,7 +64,7 @@ def in_turn(jobs: Iterable[Job], lanes: int, since: float) -> Laid:
     for number, job in enumerate(jobs):
         forks = job.shared and lanes > 1
         seconds = job.seconds + (forking(since) if forks else 0.0)
-        bars.append(Bar(number, 0, lanes if job.shared else 1, now, seconds))
+        bars.append(Bar(number, 0, min(job.threads, lanes), now, seconds))
         now += seconds
         since = 0.0 if forks else since + seconds
     return Laid(tuple(bars), now, since)
@@ -69,20 +73,26 @@ def in_turn(jobs: Iterable[Job], lanes: int, since: float) -> Laid:
 def together(jobs: Sequence[Job], lanes: int, since: float) -> Laid:
     """Under one fork: the longest that stay on one thread come first, and those that threads share
     fill up what is left, as `cpu/hosting.py` has it."""
-    ready, bars = [forking(since)] * lanes, list[Bar]()
     order = sorted(
         range(len(jobs)),
         key=lambda at: (jobs[at].shared, 0 if jobs[at].shared else -jobs[at].seconds),
     )
+    ready, bars = [forking(since)] * lanes, list[Bar]()
+
+    def put(number: int, lane: int, seconds: float) -> None:
+        if seconds > 0:
+            bars.append(Bar(number, lane, 1, ready[lane], seconds))
+            ready[lane] += seconds
+
     for number in order:
         job = jobs[number]
-        level = _level(ready, job.seconds * lanes) if job.shared else 0.0
-        free = min(range(lanes), key=ready.__getitem__)
-        for lane in range(lanes) if job.shared else [free]:
-            seconds = level - ready[lane] if job.shared else job.seconds
-            if seconds > 0:
-                bars.append(Bar(number, lane, 1, ready[lane], seconds))
-                ready[lane] += seconds
+        if job.threads >= lanes > 1:
+            level = _level(ready, job.seconds * lanes)
+            for lane in range(lanes):
+                put(number, lane, level - ready[lane])
+        else:
+            for _ in range(min(job.threads, lanes)):
+                put(number, min(range(lanes), key=ready.__getitem__), job.seconds)
     return Laid(tuple(bars), max(ready), 0.0)
 
 

@@ -199,7 +199,7 @@ def test_a_fork_is_counted_once_for_a_kernel() -> None:
     )
     kernel = generated.kernel
     assert took.seconds == pytest.approx(WAKING_SECONDS + CALL_SECONDS + kernel.seconds / 4)
-    assert core_seconds(kernel, made.target, alone=True) == (CALL_SECONDS + kernel.seconds, False)
+    assert core_seconds(kernel, made.target, alone=True) == (CALL_SECONDS + kernel.seconds, 1)
 
 
 def test_iterations_that_threads_share_have_one_fork() -> None:

@@ -36,7 +36,7 @@ from stagejit.schedule.threads.waves import NAME
 
 LANES = st.integers(1, 9)
 SINCE = st.sampled_from([0.0, AWAKE_SECONDS, 1.0, math.inf])
-JOBS = st.lists(st.builds(Job, st.floats(1e-8, 1e-2), st.booleans()), min_size=1, max_size=12)
+JOBS = st.lists(st.builds(Job, st.floats(1e-8, 1e-2), st.integers(1, 12)), min_size=1, max_size=12)
 
 
 def work_of(laid: Laid, job: int) -> float:
@@ -46,15 +46,17 @@ def work_of(laid: Laid, job: int) -> float:
 @given(JOBS, LANES, SINCE)
 def test_one_fork_does_all_of_the_work(jobs: list[Job], lanes: int, since: float) -> None:
     laid = together(jobs, lanes, since)
+    threads = [min(job.threads, lanes) for job in jobs]
     for number, job in enumerate(jobs):
-        assert work_of(laid, number) == pytest.approx(job.seconds * (lanes if job.shared else 1))
+        assert work_of(laid, number) == pytest.approx(job.seconds * threads[number])
     busy = [[bar for bar in laid.bars if bar.lane == lane] for lane in range(lanes)]
     for bars in busy:
         ends = [(bar.start, bar.start + bar.seconds) for bar in sorted(bars, key=lambda b: b.start)]
         assert all(bar.lanes == 1 for bar in bars)
         assert all(a[1] <= b[0] + 1e-9 for a, b in pairwise(ends))
-    work = sum(job.seconds * (lanes if job.shared else 1) for job in jobs)
-    alone = max((job.seconds for job in jobs if not job.shared), default=0.0)
+    work = sum(job.seconds * count for job, count in zip(jobs, threads, strict=True))
+    few = (job for job, count in zip(jobs, threads, strict=True) if count < lanes)
+    alone = max((job.seconds for job in few), default=0.0)
     assert laid.seconds >= forking(since) + max(work / lanes, alone) - 1e-9
     assert laid.seconds <= forking(since) + work / lanes + alone + 1e-9
 
@@ -69,11 +71,11 @@ def test_one_after_the_other(jobs: list[Job], lanes: int, since: float) -> None:
 
 
 def test_threads_that_slept_are_woken_and_others_go_on() -> None:
-    long, short = Job(1e-3, shared=True), Job(1e-7, shared=False)
+    long, short = Job(1e-3, threads=2), Job(1e-7)
     assert in_turn([long], 2, math.inf).seconds == pytest.approx(1e-3 + WAKING_SECONDS)
     both = in_turn([long, short, long], 2, math.inf)
     assert both.seconds == pytest.approx(2e-3 + 1e-7 + WAKING_SECONDS + HOT_FORK_SECONDS)
-    between = in_turn([long, Job(1e-4, shared=False), long], 2, math.inf)
+    between = in_turn([long, Job(1e-4), long], 2, math.inf)
     assert between.seconds == pytest.approx(2.1e-3 + 2 * WAKING_SECONDS)
 
 
