@@ -9,6 +9,11 @@ and these read the undilated operand with stride s * P / D. So each residue is a
 dilation, and the zeros are neither stored nor multiplied. Residues that follow each other and
 differ in where they start only are one nest with an axis more: a patch embedding's gradient is a
 product.
+
+Note [Phases of parts]: a sum over taps that is split has an axis of parts, and a window of stride s
+that moves by c with each part is at another residue modulo s for each of s / gcd(c, s) parts. What
+is packed is sorted by that residue, so that along an axis a window keeps it: parts of one residue
+are one nest.
 """
 
 from __future__ import annotations
@@ -21,7 +26,15 @@ from itertools import pairwise
 
 import numpy as np
 
-from stagejit.codegen.contraction.nest import Nest, Operand, Window, accumulator, apart, loops
+from stagejit.codegen.contraction.nest import (
+    Nest,
+    Operand,
+    Window,
+    accumulator,
+    apart,
+    every,
+    loops,
+)
 from stagejit.errors import InternalError
 from stagejit.graph.dims import ConvDims
 from stagejit.graph.ir import Op
@@ -138,7 +151,23 @@ def conv_nests(op: Op) -> list[Nest]:
     if dims.split is None:
         return nests
     axis, tile = dims.split
-    return [part for nest in nests for part in apart(nest, nest.right.index[axis], tile)]
+    parts = (part for nest in nests for part in apart(nest, nest.right.index[axis], tile))
+    return [each for part in parts for each in _of_one_phase(part)]
+
+
+def _of_one_phase(nest: Nest) -> list[Nest]:
+    """The nest of parts, which axis 0 of its result numbers; see Note [Phases of parts]."""
+    if not nest.result[0].terms:
+        return [nest]
+    ((part, _),) = nest.result[0].terms
+    period = 1
+    for window in nest.left.windows.values():
+        along = window.at.coeff(part)
+        for axis in nest.axes if along else ():
+            period = math.lcm(
+                period, window.at.coeff(axis) // math.gcd(window.at.coeff(axis), along) or 1
+            )
+    return every(nest, part, period)
 
 
 def _nest(op: Op, dims: ConvDims, spatial: Sequence[_Spatial]) -> Nest:

@@ -229,6 +229,18 @@ def apart_at(nest: Nest, axis: Var, first: int) -> list[Nest]:
     ]
 
 
+def every(nest: Nest, axis: Var, period: int) -> list[Nest]:
+    """A nest as one over every so-manieth position of an axis, for each that it may begin at."""
+    if period == 1:
+        return [nest]
+    nests = []
+    for first in range(min(period, axis.extent)):
+        at = Var(-(-(axis.extent - first) // period), axis.name)
+        mapping = {axis: Affine.of(at) * period + first}
+        nests.append(nest.substitute(_with(nest.axes, axis, at), nest.reduce, mapping))
+    return nests
+
+
 def apart(nest: Nest, summed: Affine, tile: int) -> list[Nest]:
     """A nest over all whole parts of a variable that is summed over, `tile` positions each, and one
     over the last part, where that is shorter; axis 0 of the result is the number of the part."""
