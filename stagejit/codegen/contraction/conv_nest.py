@@ -160,13 +160,9 @@ def _of_one_phase(nest: Nest) -> list[Nest]:
     if not nest.result[0].terms:
         return [nest]
     ((part, _),) = nest.result[0].terms
-    period = 1
-    for window in nest.left.windows.values():
-        along = window.at.coeff(part)
-        for axis in nest.axes if along else ():
-            period = math.lcm(
-                period, window.at.coeff(axis) // math.gcd(window.at.coeff(axis), along) or 1
-            )
+    moved = [window.at for window in nest.left.windows.values() if window.at.coeff(part)]
+    strides = [(at.coeff(axis), at.coeff(part)) for at in moved for axis in nest.axes]
+    period = math.lcm(*(stride // math.gcd(stride, by) for stride, by in strides if stride))
     return every(nest, part, period)
 
 

@@ -8,6 +8,7 @@ region does (`accesses.py`), and no two of them write the same.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -163,6 +164,7 @@ class _PartWalk(Walk):
             read[moved] = own
         else:
             first, last = read[moved].range()
-            read[moved] = Affine.of(Var(last - first + 1, "w", "uneven")) + first
+            step = math.gcd(*(coeff for _, coeff in read[moved].terms)) or 1
+            read[moved] = Affine.of(Var((last - first) // step + 1, "w", "uneven")) * step + first
         yield lhs, tuple(read)
         yield rhs, tuple(kernel)

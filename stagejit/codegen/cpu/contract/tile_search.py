@@ -184,6 +184,8 @@ class TileSearch(StepCosts):
         take 1.2 times as long on Cascade Lake."""
         per_side: list[list[dict[Var, int]]] = []
         whole, lane = again | self._whole(), self.lane
+        if not whole.isdisjoint(self.shared):  # an axis of both operands is in no tile but by lanes
+            return []
         for source, other in (self.sources, self.sources[::-1]):
             own = [v for v in self.nest.axes if v in source.depends - other.depends]
             always = {v: v.extent for v in own if v in whole}

@@ -1,4 +1,4 @@
-"""Convolutions whose sums are split into parts: strides, dilations, uneven last parts, gradients."""
+"""Convolutions whose sums are split: strides, dilations, uneven last parts, gradients."""
 
 from __future__ import annotations
 
