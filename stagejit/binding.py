@@ -2,8 +2,7 @@
 
 Input: a function, what its first argument is. Output: a `Bound`, which is called, transformed and
 looked at as what `stagejit.jit` gives. Invariants: no program holds the elements of an array that
-is bound, so `update` compiles nothing; a call computes with arrays of one update, or each of its
-parts does, where equations that XLA runs lie between them.
+is bound, so `update` compiles nothing; a call computes with arrays of one update.
 """
 
 from __future__ import annotations
@@ -25,6 +24,7 @@ from stagejit.base.numbers import counted
 from stagejit.base.threads.locks import new_lock
 from stagejit.errors import OptionsError
 from stagejit.options import Options
+from stagejit.runtime.cpu import snapshots
 from stagejit.runtime.waiting import wait_for_calls
 from stagejit.trace.weights import Budget, Reading, Weight, changing, tables_of, weight_p
 
@@ -157,10 +157,10 @@ class Bound(Traceable):
         also inside programs of others. Nothing is compiled; what is made of weights is made anew.
 
         Waits for all that has been called before. A call on another thread meanwhile computes with
-        the old weights or the new ones, never with some of both, unless an equation that XLA runs
-        lies between what reads them (`plan.delegated`): each part reads those of the moment in
-        which it begins. Raises OptionsError, and changes nothing, where the structure, a shape, a
-        type or a number differs.
+        the old weights or the new ones, never with some of both, also where XLA runs an equation
+        between what reads them (`plan.delegated`); where one of these fails, what the call read
+        stays in memory as long as its programs. Raises OptionsError, and changes nothing, where the
+        structure, a shape, a type or a number differs.
         """
         leaves, tree = jax.tree_util.tree_flatten_with_path(params)
         if tree != self._tree:
@@ -349,8 +349,10 @@ def _replace(new: Mapping[Weight, tuple[Any, bool]], made: Mapping[Any, Reading]
             return False
         for weight, (array, is_copy) in new.items():
             weight.put(array, is_copy=is_copy)
+        moment = snapshots.next_moment()
         for table, reading in made.items():
-            table.put(reading.arrays)
+            table.put(reading.arrays, moment)
+        snapshots.pass_on()
     return True
 
 

@@ -77,7 +77,7 @@ from stagejit.runtime.lowering.staged import Request, Staged
 from stagejit.runtime.modelled.threads import share_forks
 from stagejit.runtime.objects.engine import engine
 from stagejit.runtime.objects.object_cache import ObjectCache, cache_in
-from stagejit.runtime.staging import stage_schedule
+from stagejit.runtime.staging import snapshot_of, stage_schedule
 from stagejit.schedule.build import schedule
 from stagejit.schedule.plans.plan import Plan
 from stagejit.schedule.schedule import Run, Schedule
@@ -133,6 +133,7 @@ class Compilation:
     cuda: CudaProgram = field(init=False)  # for a GPU, in the place of `hosts`
     on_threads: list[Decision] = field(default_factory=list)  # or streams, by the same step
     executable: Executable = field(init=False)
+    snapshot: int | None = None  # which value is one, see `staging.py`
     loaded: dict[Run, LoadedProgram] = field(default_factory=dict)
     compiled_kernels: int = 0  # by the step "load"; others were in memory or on disk
     staged: Staged = field(init=False)
@@ -368,8 +369,10 @@ def _host(c: Compilation) -> None:
         c.cuda, c.on_threads = gpu.cuda_program(c.schedule, c.kernels, c.request.options)
         return
     c.schedule, c.on_threads = share_forks(c.schedule, c.kernels, target, c.request.options)
+    c.snapshot, options = snapshot_of(c.schedule, c.left, c.request.snapshot), c.request.options
+    has_one = c.snapshot is not None
     c.hosts = {
-        run: host_program(run, c.schedule, c.kernels, target, c.request.options)
+        run: host_program(run, c.schedule, c.kernels, target, options, has_snapshot=has_one)
         for run in c.schedule.runs
     }
 
@@ -410,10 +413,10 @@ def _load(c: Compilation) -> None:
         for run, program in c.hosts.items()
     }
     c.compiled_kernels = min(engine().compiled_count - before, len(texts))
-    left = [op.attrs["equation"] for op in c.left]
+    left, has_one = [op.attrs["equation"] for op in c.left], c.snapshot is not None
     with _one_at_a_time:
-        copies = {} if weights is None else copies_for_xla(c.schedule, weights)
-        c.staged = stage_schedule(c.schedule, c.loaded, c.request.options, left, copies)
+        copies = copies_for_xla(c.schedule, weights, has_snapshot=has_one) if weights else {}
+        c.staged = stage_schedule(c.schedule, c.loaded, c.request.options, left, copies, c.snapshot)
 
 
 def _bound_weights(c: Compilation, cache: ObjectCache | None) -> BoundWeights | None:

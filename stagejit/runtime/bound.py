@@ -128,9 +128,9 @@ class BoundWeights:
                     weight.tables.add(self)
             return reading.is_true
 
-    def put(self, arrays: Sequence[Array]) -> None:
-        """What calls read from now on: what `evaluated` gave."""
-        self.table.put(arrays)
+    def put(self, arrays: Sequence[Array], since: int = 0) -> None:
+        """What calls read from now on, or from a moment on: what `evaluated` gave."""
+        self.table.put(arrays, since)
 
     def free(self) -> None:
         """What calls read before, once none does."""
@@ -197,27 +197,33 @@ def arrays_of(weights: BoundWeights | None) -> list[Array]:
 
 
 def copies(
-    weights: BoundWeights, nbytes: Sequence[int], which: Iterable[int]
+    weights: BoundWeights, nbytes: Sequence[int], which: Iterable[int], *, has_snapshot: bool
 ) -> list[LoadedProgram]:
     """Programs without arguments that return a weight, for those of these numbers: what XLA reads.
 
-    nbytes: of all weights in the table.
+    nbytes: of all weights in the table. has_snapshot: see `hosting/program.py`.
     """
     made = []
     for number in which:
         copy = Copy(BufferRef("result"), BufferRef("bound", number), nbytes[number])
-        program = HostProgram("weight", (copy,), (), (nbytes[number],), bound_nbytes=tuple(nbytes))
+        program = HostProgram(
+            "weight", (copy,), (), (nbytes[number],),
+            bound_nbytes=tuple(nbytes), has_snapshot=has_snapshot,
+        )  # fmt: skip
         made.append(load_program(program, {}, weights=weights))
     return made
 
 
-def copies_for_xla(schedule: Schedule, weights: BoundWeights) -> dict[str, LoadedProgram]:
+def copies_for_xla(
+    schedule: Schedule, weights: BoundWeights, *, has_snapshot: bool
+) -> dict[str, LoadedProgram]:
     """What gives each weight that a delegated equation reads, by buffer."""
     buffers = [buffer for buffer in schedule.plan.buffers if buffer.kind == "weight"]
     parts = [part for part in schedule.segments if not isinstance(part, Run)]
     read = {name for part in parts for name in part.operands}
     which = [at for at, buffer in enumerate(buffers) if buffer.name in read]
-    made = copies(weights, [buffer.nbytes for buffer in buffers], which)
+    nbytes = [buffer.nbytes for buffer in buffers]
+    made = copies(weights, nbytes, which, has_snapshot=has_snapshot)
     return {buffers[at].name: program for at, program in zip(which, made, strict=True)}
 
 
@@ -231,7 +237,7 @@ def _lower_weight(ctx: Any, *, weight: Weight) -> list[Any]:
         )
     weights = BoundWeights([weight], lambda made: None)
     type = type_of(weight.aval)
-    (program,) = copies(weights, [type.nbytes], [0])
+    (program,) = copies(weights, [type.nbytes], [0], has_snapshot=False)
     aval = jax.core.ShapedArray(type.shape, type.dtype.numpy)
     (value,) = program.emit(ctx.replace(avals_in=[], avals_out=[aval]), [])
     return [converted(ctx, (value, aval), physical_aval(ctx.avals_out[0]))]

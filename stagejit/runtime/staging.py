@@ -7,23 +7,26 @@ reads the latest.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from jax.extend.core import Literal
 
-from stagejit.graph.ir import Value
+from stagejit.graph.ir import Op, Value
 from stagejit.options import Options
 from stagejit.runtime.cpu.loader import LoadedProgram, load_program
 from stagejit.runtime.cpu.nans.passing_on import passing_on
 from stagejit.runtime.hosting.sites import site_of
-from stagejit.runtime.left_bodies import BODIES
+from stagejit.runtime.left_bodies import BODIES, bodies_in
 from stagejit.runtime.lowering.marks import enclose
+from stagejit.runtime.lowering.snapshots import reads_weights, taking_one_more, with_operand
 from stagejit.runtime.lowering.staged import DelegatedEquation, NativeCall, Reshape, Staged
 from stagejit.schedule.plans.plan import Buffer
 from stagejit.schedule.schedule import Delegation, Run, Schedule
 from stagejit.trace.calls.primitives import jax_name
 from stagejit.types import TensorType
+
+BEGUN = -1  # the snapshot that a program takes itself
 
 
 def stage_schedule(
@@ -32,13 +35,15 @@ def stage_schedule(
     options: Options,
     left: Sequence[Any] = (),
     copies: Mapping[str, LoadedProgram] | None = None,
+    snapshot: int | None = None,
 ) -> Staged:
     """The function as custom calls and delegated equations.
 
+    snapshot: see `snapshot_of`.
     copies: by the buffer of each weight that a delegated equation reads, what gives it to XLA.
     left: delegated loops and branches whose bodies are XLA's, too, see `left_bodies.py`: equations.
     """
-    return _Staging(schedule, programs, options, left, copies or {}).staged()
+    return _Staging(schedule, programs, options, left, copies or {}, snapshot).staged()
 
 
 class _Staging:
@@ -49,6 +54,7 @@ class _Staging:
         options: Options,
         left: Sequence[Any],
         copies: Mapping[str, LoadedProgram],
+        snapshot: int | None,
     ) -> None:
         self.left, self.copies, self.checks = left, copies, passing_on(schedule, options)
         self.schedule, self.graph = schedule, schedule.graph
@@ -60,12 +66,15 @@ class _Staging:
         self.items: list[NativeCall | DelegatedEquation | Reshape] = []
         self.latest: dict[str, tuple[int, TensorType]] = {}
         self.count = 0
+        self.snapshot = snapshot
 
     def staged(self) -> Staged:
         for value in self.graph.inputs:
             if not self.graph.is_bound(value):
                 self._define(self.schedule.buffer_of[value], value.type)
         constants = self._constants()
+        if self.snapshot == BEGUN:
+            self.snapshot, self.count = self.count, self.count + 1
         for segment in self.schedule.segments:
             if isinstance(segment, Run):
                 self._run(segment)
@@ -76,7 +85,7 @@ class _Staging:
             self._as_type(name, value.type)
             for name, value in zip(self.schedule.outputs, self.graph.outputs, strict=True)
         ]
-        return Staged(tuple(self.items), tuple(outputs), constants)
+        return Staged(tuple(self.items), tuple(outputs), constants, self.snapshot)
 
     def _define(self, name: str, type: TensorType) -> int:
         number = self.count
@@ -108,7 +117,8 @@ class _Staging:
             buffer = self.buffers[name]
             kind = TensorType(buffer.dtype, buffer.shape)
             number = self._define(name, kind)
-            self.items.append(NativeCall(self.copies[name], (), (number,), (kind,)))
+            program = self.copies[name]
+            self.items.append(NativeCall(program, self._of_moment(program), (number,), (kind,)))
         number, known = self.latest[name]
         if known == type:
             return number
@@ -125,7 +135,14 @@ class _Staging:
         results = tuple(
             self._define(name, type) for name, type in zip(run.results, types, strict=True)
         )
-        self.items.append(NativeCall(self.programs[run], operands, results, types))
+        program = self.programs[run]
+        operands += self._of_moment(program)
+        self.items.append(NativeCall(program, operands, results, types))
+
+    def _of_moment(self, program: LoadedProgram) -> tuple[int, ...]:
+        """The operand that says of which moment its weights are."""
+        has_one = program.program.has_snapshot
+        return (self.snapshot,) if has_one and self.snapshot is not None else ()
 
     def _look(self, part: Delegation) -> None:
         """At values that pass by our programs: they go through one that gives them on."""
@@ -139,14 +156,18 @@ class _Staging:
         op = delegation.step.region.anchor
         assert op is not None
         equation = op.attrs["equation"]
-        if not any(equation is known for known in self.left):
-            equation = staged_bodies(equation, self.options)
-        operands = tuple(
+        operands = [
             None if isinstance(atom, Literal) else self._as_type(name, value.type)
             for atom, value, name in zip(
                 equation.invars, op.operands, delegation.operands, strict=False
             )
-        )  # a token, the last operand, only orders
+        ]  # a token, the last operand, only orders
+        if not any(equation is known for known in self.left):
+            if self.snapshot is not None and any(map(reads_weights, bodies_in(equation))):
+                equation, at = with_operand(equation, self._body_of_moment)
+                operands.insert(at, self.snapshot)
+            else:
+                equation = staged_bodies(equation, self.options)
         results = tuple(
             self._define(name, value.type)
             for _, value, name in zip(
@@ -154,7 +175,31 @@ class _Staging:
             )
         )
         site = site_of(delegation.step.dispatch)
-        self.items.append(DelegatedEquation(equation, operands, results, site))
+        self.items.append(DelegatedEquation(equation, tuple(operands), results, site))
+
+    def _body_of_moment(self, body: Any, at: int) -> Any:
+        return enclose(taking_one_more(body, at), self.options, snapshot=at)
+
+
+def snapshot_of(schedule: Schedule, left: Iterable[Op], given: int | None) -> int | None:
+    """Which argument of a program is a snapshot of weights: the `given` one, or `BEGUN`; None where
+    it does without, as what reads weights once reads those of one moment. left: see
+    `stage_schedule`, the ops."""
+    if given is not None:
+        return given
+    weights = {buffer.name for buffer in schedule.plan.buffers if buffer.kind == "weight"}
+    kept, times = [op.attrs["equation"] for op in left], 0
+    for part in schedule.segments:
+        if isinstance(part, Run):
+            times += any(name in weights for step in part.steps for name in step.buffers)
+        else:
+            op = part.step.region.anchor
+            assert op is not None
+            equation = op.attrs["equation"]
+            times += len(weights.intersection(part.operands))
+            if not any(equation is known for known in kept):
+                times += 2 * any(map(reads_weights, bodies_in(equation)))
+    return BEGUN if times > 1 else None
 
 
 def _stored(constant: Value) -> tuple[Any, TensorType]:

@@ -7,8 +7,7 @@ agree on the names; nothing changes a placed code, so any number of threads may 
 A code is a header, the steps, then constants. A step is its kind, its size in bytes, where the row
 of its addresses begins, the references whose addresses are stored when it runs (their count, then
 of each: entry, base, offset, count of strides, strides), then what its kind needs: see
-`native/interpreter.py`. Bases are the call's arguments and results, then the arena and
-the fault word, then the weights.
+`native/interpreter.py`. Bases: arguments, results, the arena, the fault word, then the weights.
 
 Note [Rows]: what is in a loop has a row of its own among the entries, which stays as long as the
 loop runs. What no loop moves is stored before the outermost loop, by a jump to behind itself; a
@@ -213,6 +212,7 @@ class _Encoder:
             ),
             "most.loops": self.most_loops,
             "nbound": len(program.bound_nbytes),
+            "snapshot.at": len(program.arg_nbytes) if program.has_snapshot else -1,
             "table": TABLE if program.bound_nbytes else 0,
             "nfaults": len(texts),
             "faults": self.constant([self.text(text) for text in texts]),

@@ -38,9 +38,12 @@ def host_program(
     kernels: Mapping[Region, Generated],
     target: Target,
     options: Options,
+    *,
+    has_snapshot: bool = False,
 ) -> HostProgram:
-    """The program of one run."""
-    return _Hosting(run, schedule, kernels, target, options).program()
+    """The program of one run. has_snapshot: calls say of which moment weights are."""
+    made = _Hosting(run, schedule, kernels, target, options).program()
+    return replace(made, has_snapshot=has_snapshot and bool(made.bound_nbytes))
 
 
 class _Hosting(Hosting[host.Step]):

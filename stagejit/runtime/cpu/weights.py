@@ -4,9 +4,11 @@ Input: arrays. Output: the address of a table, which is in the words of a progra
 `encoding.py`). Invariants: a call reads the arrays of one `put` all through; memory that a call may
 still read is not freed.
 
-A table is the address of a list of addresses, one for each weight; a line further the number of
-calls that are reading. A call counts itself, then loads the list, once. So a list that has been
-replaced is unused as soon as the number has been 0 after that.
+A table is the address of a list; a line further the number of calls that are reading. A list is the
+moment since which calls read it, the address of the list before it, or 0, then an address for each
+weight. A call counts itself, then loads the list, once; one that has a snapshot (`snapshots.py`)
+goes back to that of its moment. So a list that has been replaced, and whose moments nobody has, is
+unused as soon as no list leads to it and the number has been 0 after that.
 """
 
 from __future__ import annotations
@@ -20,13 +22,32 @@ from typing import Any
 import numpy as np
 
 from stagejit.base.threads.locks import new_lock
+from stagejit.runtime.cpu import snapshots
 
 CURRENT, READING = 0, 64
+SINCE, BEFORE, ADDRESSES = 0, 8, 16  # of a list
 _NBYTES = 128
 _MOST_SECONDS = 1.0  # to wait for calls on other threads; what they read is freed later if need be
 
 Array = np.ndarray[Any, np.dtype[Any]]
 _numbers = itertools.count()
+
+
+class _List:
+    """What calls read since a moment."""
+
+    def __init__(self, arrays: Sequence[Array], since: int, before: _List | None) -> None:
+        self.arrays, self.since = tuple(arrays), since
+        addresses = [array.ctypes.data for array in arrays]
+        self.words = np.array([since, 0, *addresses], np.uint64)
+        self.lead_to(before)
+
+    def lead_to(self, before: _List | None) -> None:
+        self.words[BEFORE // 8] = 0 if before is None else before.address
+
+    @property
+    def address(self) -> int:
+        return self.words.ctypes.data
 
 
 class Table:
@@ -36,36 +57,53 @@ class Table:
         self.number = next(_numbers)
         self._memory = ctypes.create_string_buffer(_NBYTES + 64)
         self.address = -(-ctypes.addressof(self._memory) // 64) * 64
-        self._arrays: tuple[Array, ...] = ()
-        self._addresses = np.zeros(0, np.uint64)
-        self._retired: list[Any] = []
+        self._lists: list[_List] = []  # the last one is that of now
+        self._retired: list[_List] = []  # to which none of them leads
+        self._waited_for: list[_List] = []  # as long as anybody may
         self._lock = new_lock()
 
-    def put(self, arrays: Sequence[Array]) -> None:
-        """Calls that begin from now on read these arrays, in C order, which are kept. Waits for
-        none: see `free`."""
-        addresses = np.array([array.ctypes.data for array in arrays], np.uint64)
+    def put(self, arrays: Sequence[Array], since: int = 0) -> None:
+        """Calls that begin from now on read these arrays, in C order, which are kept; those that
+        have a snapshot do if it is of the moment `since` or later. Waits for none: see `free`."""
         with self._lock:
-            self._retired.append((self._arrays, self._addresses))
-            self._arrays, self._addresses = tuple(arrays), addresses
-            self._word(CURRENT).value = addresses.ctypes.data
+            made = _List(arrays, since, self._lists[-1] if self._lists else None)
+            self._lists.append(made)
+            self._word(CURRENT).value = made.address
 
     @property
     def arrays(self) -> tuple[Array, ...]:
         """What calls read now."""
-        return self._arrays
+        return self._lists[-1].arrays if self._lists else ()
 
     def free(self) -> None:
-        """Forget the arrays that no call reads any more."""
+        """Forget the arrays that no call reads any more; waits once for those that one does."""
         until = time.monotonic() + _MOST_SECONDS
         while True:
             with self._lock:  # a fence, too: the list is stored before the number is loaded
+                self._retire()
                 if not self._word(READING).value:
                     self._retired.clear()
+                old = [*self._retired, *self._lists[:-1]]
+                if all(any(each is known for known in self._waited_for) for each in old):
+                    self._waited_for = old
                     return
-            if time.monotonic() > until:
-                return
+                if time.monotonic() > until:
+                    self._waited_for = old
+                    return
             time.sleep(1e-4)
+
+    def _retire(self) -> None:
+        """Those lists of which nobody has a moment."""
+        moments = snapshots.moments()
+        if moments is None:
+            return
+        asked = {max(each.since for each in self._lists if each.since <= at) for at in moments}
+        asked.add(self._lists[-1].since)
+        kept = [each for each in self._lists if each.since in asked]
+        self._retired += [each for each in self._lists if each.since not in asked]
+        for before, each in zip([None, *kept], kept, strict=False):
+            each.lead_to(before)
+        self._lists = kept
 
     def _word(self, offset: int) -> ctypes.c_int64:
         return ctypes.c_int64.from_address(self.address + offset)

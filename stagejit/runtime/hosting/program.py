@@ -126,6 +126,7 @@ class HostProgram:
         a buffer only as "result".
     faults: what the value v of the fault word says, as faults[v - 1].
     bound_nbytes: of weights, which no call passes: the program finds them in its table.
+    has_snapshot: whether a call says of which moment they are, see `cpu/snapshots.py`.
     sites: what steps belong to; programs that do the same are one, whatever their sites are.
     checks: what errors of `Check`s say, by their number.
     handed_over: whether it runs in the background, where that was decided.
@@ -142,6 +143,7 @@ class HostProgram:
     sites: tuple[Site, ...] = field(default=(), compare=False, repr=False)
     checks: tuple[str, ...] = ()
     handed_over: Decision | None = None
+    has_snapshot: bool = False
 
     @property
     def background(self) -> bool:
@@ -150,8 +152,9 @@ class HostProgram:
 
     @property
     def operands(self) -> int:
-        """How many buffers a call passes before those of the results."""
-        return len(self.arg_nbytes) + self.background
+        """How many buffers a call passes before those of the results: behind those of the arguments
+        a snapshot, then what makes it run in the background."""
+        return len(self.arg_nbytes) + self.has_snapshot + self.background
 
     def launches(self) -> Iterator[Launch]:
         """Every launch, in program order."""
@@ -253,6 +256,7 @@ def _broken(program: HostProgram, what: str) -> None:
 def as_text(program: HostProgram) -> str:
     """One line a step, indented by nesting."""
     where = "  in the background" if program.background else ""
+    where += "  with a snapshot" if program.has_snapshot else ""
     lines = [f"host @{program.name}  arena {program.arena_nbytes} B{where}"]
     lines += [f"  alias result{result} = arg{arg}" for result, arg in program.aliases]
     lines += _LANGUAGE.lines(program.steps)

@@ -311,7 +311,10 @@ def _request(params: dict[str, Any], platforms: Sequence[str]) -> Request | None
         return None
     options = chosen_options(mark.options)
     donated, platform = tuple(params["donated_invars"]), _platform(platforms)
-    return Request(params["name"], params["jaxpr"], options, donated, platform=platform)
+    return Request(
+        params["name"], params["jaxpr"], options, donated,
+        platform=platform, snapshot=mark.snapshot,
+    )  # fmt: skip
 
 
 def _lower_jit(original: Any, ctx: Any, *args: Any, **params: Any) -> Any:

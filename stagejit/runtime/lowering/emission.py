@@ -19,6 +19,7 @@ from jax.interpreters import mlir
 
 from stagejit.compat import hide_frames, physical_aval, type_of
 from stagejit.crossing import shares_bytes, to_jax, to_physical
+from stagejit.runtime.lowering import snapshots
 from stagejit.runtime.lowering.staged import DelegatedEquation, NativeCall, Reshape, Staged
 from stagejit.runtime.lowering.transposed import (
     Order,
@@ -60,6 +61,9 @@ def _emit_items(
         value = mlir.ir_constant(constant, const_lowering=ctx.const_lowering, aval=aval)
         values[number] = (value, aval)
     wanted = _wanted(staged, ctx.avals_out)
+    begun = None if staged.snapshot in values else staged.snapshot
+    if begun is not None:
+        values[begun] = snapshots.begun(ctx)
     tokens = ctx.tokens_in  # ordered effects: each delegated equation follows the one before
     for item in staged.items:
         if isinstance(item, Reshape):
@@ -72,6 +76,9 @@ def _emit_items(
             results, tokens = _emit_equation(ctx, item, operands, tokens)
         numbers = [n for n in item.results if n is not None]
         values.update(zip(numbers, results, strict=True))
+    if begun is not None:
+        after = [values[number] for number in snapshots.last_results(staged.items)]
+        snapshots.end(ctx, values[begun], after)
     outputs = [
         converted(ctx, values[n], physical_aval(aval))
         for n, aval in zip(staged.outputs, ctx.avals_out, strict=True)

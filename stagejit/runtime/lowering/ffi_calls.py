@@ -23,15 +23,19 @@ def ffi_call(
     operands: Sequence[Any],
     aliases: Iterable[tuple[int, int]],
     layouts: Layouts | None,
+    *,
+    has_effects: bool = False,
     **attributes: Any,
 ) -> list[Any]:
-    """aliases: (result, argument) that share memory; layouts: None for row-major."""
+    """aliases: (result, argument) that share memory; layouts: None for row-major. has_effects: XLA
+    neither leaves it out nor makes one of two."""
     inputs, outputs = (None, None) if layouts is None else layouts
     lower = jax.ffi.ffi_lowering(
         target,
         operand_output_aliases={argument: result for result, argument in aliases},
         operand_layouts=inputs,
         result_layouts=outputs,
+        has_side_effect=has_effects,
     )
     return list(lower(ctx, *operands, **attributes))
 

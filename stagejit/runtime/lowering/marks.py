@@ -31,11 +31,13 @@ BODY = "body"  # of a loop or a branch that stays with XLA: the name of what we 
 class Mark(tuple[Any, ...]):
     """The user's compiler options (pairs of name and value) and ours.
 
-    options: None for those around the call. history: what the function that has this mark was
-    compiled for, see `compilations/history.py`; no part of the value.
+    options: None for those around the call. snapshot: which input is one, see `snapshots.py`.
+    history: what the function that has this mark was compiled for, see `compilations/history.py`;
+    no part of the value.
     """
 
     options: Options | None
+    snapshot: int | None
     history: list[Any]
 
     def __new__(
@@ -43,28 +45,33 @@ class Mark(tuple[Any, ...]):
         options: Options | None,
         pairs: Iterable[Any] = (),
         history: list[Any] | None = None,
+        snapshot: int | None = None,
     ) -> Mark:
         self = super().__new__(cls, pairs)
-        self.options = options
+        self.options, self.snapshot = options, snapshot
         self.history = [] if history is None else history
         return self
 
     def __eq__(self, other: object) -> bool:
-        same = isinstance(other, Mark) and self.options == other.options
+        same = isinstance(other, Mark) and self._of_ours == other._of_ours
         return same and tuple.__eq__(self, other)
+
+    @property
+    def _of_ours(self) -> Any:
+        return self.options, self.snapshot
 
     def __ne__(self, other: object) -> bool:
         return not self == other
 
     def __hash__(self) -> int:
-        return hash((Mark, self.options, tuple(self)))
+        return hash((Mark, self._of_ours, tuple(self)))
 
     def __add__(self, other: tuple[Any, ...]) -> Mark:
         """JAX appends options of its own (profile-guided latencies)."""
-        return Mark(self.options, (*self, *other), self.history)
+        return Mark(self.options, (*self, *other), self.history, self.snapshot)
 
     def __reduce__(self) -> Any:
-        return Mark, (self.options, tuple(self))
+        return Mark, (self.options, tuple(self), None, self.snapshot)
 
     def __repr__(self) -> str:
         return f"Mark({self.options!r}, {tuple(self)!r})"
@@ -81,7 +88,13 @@ def marked(params: dict[str, Any], mark: Mark) -> dict[str, Any]:
     return {**params, _PARAMETER: mark}
 
 
-def enclose(body: Any, options: Options, name: str = BODY, donated: Sequence[bool] = ()) -> Any:
+def enclose(
+    body: Any,
+    options: Options,
+    name: str = BODY,
+    donated: Sequence[bool] = (),
+    snapshot: int | None = None,
+) -> Any:
     """A closed jaxpr of the same type whose only equation is a marked jit of `body`.
 
     For whole programs, and for the bodies of loops that stay with XLA: JAX lowers the loop, and our
@@ -90,7 +103,7 @@ def enclose(body: Any, options: Options, name: str = BODY, donated: Sequence[boo
     jaxpr = body.jaxpr
     results = [jex_core.Var(aval) for aval in body.out_avals]
     params = _jit_params(len(jaxpr.invars), len(results))
-    params |= {"jaxpr": body, "name": name, _PARAMETER: Mark(options)}
+    params |= {"jaxpr": body, "name": name, _PARAMETER: Mark(options, snapshot=snapshot)}
     if donated:
         params["donated_invars"] = tuple(donated)
     equation = jex_core.new_jaxpr_eqn(list(jaxpr.invars), results, jit_p, params, jaxpr.effects)

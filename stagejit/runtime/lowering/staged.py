@@ -22,7 +22,8 @@ if TYPE_CHECKING:  # LLVM is not loaded before something is compiled
 @dataclass(frozen=True)
 class Request:
     """A function to compile. `donated[i]`: the caller gives argument i away. decisions: what was
-    decided before, of how arguments and results lie; platform: of XLA's that calls it."""
+    decided before, of how arguments and results lie; platform: of XLA's that calls it. snapshot:
+    which argument is one, see `snapshots.py`; None where whoever calls it has none."""
 
     name: str
     jaxpr: Any  # jax.extend.core.ClosedJaxpr
@@ -30,6 +31,7 @@ class Request:
     donated: tuple[bool, ...]
     decisions: tuple[Decision, ...] = ()
     platform: str = "cpu"
+    snapshot: int | None = None
 
 
 @dataclass(frozen=True)
@@ -74,12 +76,14 @@ class Staged:
     """A compiled function over numbered values.
 
     Values 0, 1, ... are the jaxpr's arguments, then `constants`; items define further numbers of
-    their choice. outputs: the values returned.
+    their choice. outputs: the values returned. snapshot: the value that is one, see `snapshots.py`;
+    no item defines it.
     """
 
     items: tuple[NativeCall | DelegatedEquation | Reshape, ...]
     outputs: tuple[int, ...]
     constants: tuple[Any, ...] = ()
+    snapshot: int | None = None
 
 
 Compiler = Callable[[Request], Staged]

@@ -209,7 +209,7 @@ def _stage_ir(name: str, state_type: str, work: str) -> str:
 define ptr @{name}(ptr %cf) nounwind {{
 entry:
   %args = alloca [{_STATE_ARGS_NBYTES} x i8], align 16
-{_query_ir(f"  %state.type = {state_type}" + chr(10))}\
+{query_ir(f"  %state.type = {state_type}" + chr(10))}\
 work:
 {work}\
 }}
@@ -291,7 +291,7 @@ failed:
     return _stage_ir("sj_execute", "add i64 0, 0", work)
 
 
-def _query_ir(state_type: str) -> str:
+def query_ir(state_type: str) -> str:
     """Answer XLA's metadata query: we speak the version that asks, and have no traits."""
     version = abi.METADATA_API_VERSION
     return (

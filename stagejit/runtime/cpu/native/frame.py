@@ -10,7 +10,7 @@ It checks the frame, collects the addresses of buffers and weights, claims an ar
 from __future__ import annotations
 
 from stagejit.runtime import ffi_abi as abi
-from stagejit.runtime.cpu import weights
+from stagejit.runtime.cpu import snapshots, weights
 from stagejit.runtime.cpu.native.stamps import Timed
 
 # The words before the first step; all are numbers but those that begin with text or faults.
@@ -25,6 +25,7 @@ HEADER = (
     "forks",
     "most.loops",
     "nbound",
+    "snapshot.at",
     "table",
     "nfaults",
     "faults",
@@ -163,10 +164,29 @@ prepared:
 bind:                                    ; see `weights.py`
 {abi.field("%reading", "%table", weights.READING)}\
   %before.us = atomicrmw add ptr %reading, i64 1 seq_cst
-  %list = load atomic ptr, ptr %table seq_cst, align 8
+  %newest = load atomic ptr, ptr %table seq_cst, align 8
+  %of.any.moment = icmp slt i64 %snapshot.at, 0
+  br i1 %of.any.moment, label %found, label %of.moment
+of.moment:
+  %snapshot.p = getelementptr ptr, ptr %bases, i64 %snapshot.at
+  %snapshot = load ptr, ptr %snapshot.p
+  %record = load ptr, ptr %snapshot
+{abi.load("%moment", "i64", "%record", snapshots.MOMENT)}\
+  br label %look
+look:
+  %seen = phi ptr [%newest, %of.moment], [%before, %back]
+{abi.load("%since", "i64", "%seen", weights.SINCE)}\
+  %later = icmp ugt i64 %since, %moment
+  br i1 %later, label %back, label %found
+back:
+{abi.load("%before", "ptr", "%seen", weights.BEFORE)}\
+  br label %look
+found:
+  %list = phi ptr [%newest, %bind], [%seen, %look]
+{abi.field("%addresses", "%list", weights.ADDRESSES)}\
   %bound.into = getelementptr ptr, ptr %bases, i64 %first.bound
   %bound.nbytes = mul i64 %nbound, 8
-  %ignored.list = call ptr @memcpy(ptr %bound.into, ptr %list, i64 %bound.nbytes)
+  %ignored.list = call ptr @memcpy(ptr %bound.into, ptr %addresses, i64 %bound.nbytes)
   br label %ready
 ready:
   %error = call ptr @sj_steps(ptr %cf, ptr %start, ptr %bases, ptr %loops, ptr %rows, ptr %scratch,
