@@ -75,7 +75,8 @@ def bind(
     `copy.deepcopy` and pickle take what is bound along (for pickle, `fun` has to be one that it
     takes: of a module, by its name); what they give compiles anew, when it is called.
     The caller may forget `params`: a weight of which only something else is read is then freed. A
-    program that is compiled later and needs it raises GoneError. Copies of NumPy arrays stay.
+    program that is compiled later and needs it raises GoneError. Copies of NumPy arrays stay, or
+    what programs read, where they can be made again of that.
     Raises OptionsError for arrays of several devices, on another platform, or deleted.
     """
     if weights not in (None, *get_args(Form)):

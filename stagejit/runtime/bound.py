@@ -12,6 +12,7 @@ nothing, see `objects/object_cache.py`; so a damaged one is made anew.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import math
 import weakref
@@ -146,26 +147,26 @@ class BoundWeights:
             found[name] = max(found.get(name, 0.0), float(number))
         return found
 
-    def restored(self, weight: Weight) -> Any:
-        """The array of a weight that nobody else has kept, or None: of what the program reads, the
-        weight itself or all parts of it. Random keys are no numbers, and are not."""
-        if type_of(weight.aval).dtype.numpy != weight.aval.dtype:
+    def restoring(self, weight: Weight) -> Callable[[], Any] | None:
+        """What makes the array of a weight again of what the program reads now, the weight itself
+        or all parts of it; None where that is not all of it. Random keys are no numbers, and are
+        not."""
+        shape, dtype = weight.aval.shape, weight.aval.dtype
+        if type_of(weight.aval).dtype.numpy != dtype:
             return None
-        array = np.empty(weight.aval.shape, weight.aval.dtype)
-        seen = np.zeros(weight.aval.shape, bool)
+        parts, seen = list[tuple[Made, Array]](), np.zeros(shape, bool)
         for number in self._first.get(weight, ()):
             source, memory = self._sources[number], self.table.arrays[number]
             if source is weight:
-                return jax.numpy.asarray(memory)
+                return functools.partial(jax.numpy.asarray, memory)
             if not isinstance(source, Made) or source.weights != (weight,):
                 continue
-            if source.type.dtype.numpy != array.dtype or (part := source.within(array)) is None:
+            if source.type.dtype.numpy != dtype or (part := source.within(seen)) is None:
                 continue
-            layout = source.type.layout
-            whole = memory if layout.is_row_major else layout.restored(memory, source.type.shape)
-            part[...], source.within(seen)[...] = whole, True
+            parts.append((source, memory))
+            part[...] = True
             if seen.all():
-                return jax.numpy.asarray(array)
+                return functools.partial(_put_together, shape, dtype, parts)
         return None
 
     def named_arrays(self) -> list[tuple[Source, Array]]:
@@ -259,6 +260,16 @@ def _memory(array: Any) -> Array:
     array: a view of NumPy's keeps them, also where the array is deleted."""
     aval = array.aval
     return np.asarray(constant_array(array, aval, type_of(aval)), order="C")
+
+
+def _put_together(shape: Sequence[int], dtype: Any, parts: Sequence[tuple[Made, Array]]) -> Any:
+    """The array of which these are parts, as programs read them."""
+    array = np.empty(shape, dtype)
+    for part, memory in parts:
+        layout = part.type.layout
+        whole = memory if layout.is_row_major else layout.restored(memory, part.type.shape)
+        part.within(array)[...] = whole
+    return jax.numpy.asarray(array)
 
 
 # By what is computed of which contents; nothing is kept alive for those who may come.

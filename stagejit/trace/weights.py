@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -75,7 +75,9 @@ class Weight:
     Note [Who keeps an array]: the weight does, until what programs read is made of it alone; from
     then on only whoever gave it does, who may delete or donate it at any time. What a program
     reads, packed or as it lies, is made of that again, if need be. What else the caller let go can
-    be read by no program that is compiled later, which is an error that says so.
+    be read by no program that is compiled later, which is an error that says so. What is a copy of
+    the caller's array nobody else has: the weight keeps it until it can be made again of what a
+    program reads, and then that, whatever becomes of the program.
     """
 
     def __init__(
@@ -87,6 +89,9 @@ class Weight:
         self.aval = jax.typeof(array)
         self.tables: weakref.WeakSet[Any] = weakref.WeakSet()
         self._held: Any = array
+        self._again: Callable[[], Any] | None = (
+            None  # makes what is not held of what a program reads
+        )
         self.content = content_of(array)
         self.content.weights.add(self)
 
@@ -95,11 +100,16 @@ class Weight:
         """A `jax.Array`. Raises GoneError where nobody has kept it."""
         array = self._held if self._held is not None else self.content.array()
         if array is None or array.is_deleted():
-            of_tables = (table.restored(self) for table in tables_of([self]))
-            array = next((each for each in of_tables if each is not None), None)
-            if array is None:
+            again = self._again or self._of_tables()
+            if again is None:
                 raise self._gone()
+            array = again()
         return array
+
+    def _of_tables(self) -> Callable[[], Any] | None:
+        """What makes the array again of what some program reads, if one reads all of it."""
+        found = (table.restoring(self) for table in tables_of([self]))
+        return next((again for again in found if again is not None), None)
 
     def _gone(self) -> GoneError:
         return GoneError(
@@ -126,8 +136,8 @@ class Weight:
 
     @property
     def is_held(self) -> bool:
-        """Whether this object keeps the array alive."""
-        return self._held is not None
+        """Whether this object keeps the array alive, in memory that no program reads."""
+        return self._held is not None or (self._again is not None and not self.tables)
 
     @property
     def is_read(self) -> bool:
@@ -142,13 +152,19 @@ class Weight:
         """Another array of the same type."""
         self.content.weights.discard(self)
         self._held, self.content, self.is_copy = array, content_of(array), is_copy
+        self._again = None
         self.content.weights.add(self)
 
     def let_go_unless_read(self) -> None:
-        """Only the caller keeps the array from now on, if no program reads it. What is a copy of
-        the caller's array is kept: nobody else has it."""
-        if not self.is_copy and self.tables and not self.is_read:
-            self._held = None
+        """Only the caller keeps the array from now on, if no program reads it; a copy of the
+        caller's array, what it can be made of again."""
+        content = self.content
+        if self._held is None or not self.tables or self.is_read:
+            return
+        again = self._of_tables() if self.is_copy else None
+        with changing:
+            if self.content is content and (again is not None or not self.is_copy):
+                self._held, self._again = None, again
 
     def __repr__(self) -> str:
         return f"{self.name}: {self.aval.str_short()}"

@@ -3,6 +3,7 @@ whichever of them is compiled first, also after an update."""
 
 from __future__ import annotations
 
+import gc
 import random
 from collections.abc import Callable
 from functools import partial
@@ -80,3 +81,28 @@ def test_all_programs_read_one_copy_of_a_weight(name: str, form: Any) -> None:
         kept.append(bound.memory_analysis()["kept_nbytes"])
     scales = 4 * max(shape) if form else 0
     assert max(kept) <= 1.2 * PART[form] * w.nbytes + scales, list(zip(jobs, kept, strict=True))
+
+
+@pytest.mark.some(4)
+@pytest.mark.parametrize("name", sorted(READERS.keys() - {"a multiple", "a transposed multiple"}))
+def test_what_was_copied_is_kept_as_programs_read_it_alone(name: str) -> None:
+    """NumPy's arrays, which the caller may change, are gone with none of the programs."""
+    f, shape, of = READERS[name]
+    w = f32(*shape, seed=1) / 16
+    bound = stagejit.bind(f, w, options=Options(verify=True))
+    for batch in (1, 64):
+        x = jnp.asarray(f32(*of(batch), seed=2))
+        for again in range(2):  # with the first programs, and without
+            np.testing.assert_allclose(bound(x), f(jnp.asarray(w), x), rtol=2e-5, atol=2e-5)
+            assert bound.memory_analysis()["kept_nbytes"] <= 1.2 * w.nbytes
+            if again == batch % 2:
+                bound.clear_cache()
+                gc.collect()
+        _, copied = bound.__reduce__()
+        np.testing.assert_array_equal(copied[1], w)
+        w = w[::-1] / 2
+        bound.update(w)
+        assert bound.memory_analysis()["kept_nbytes"] <= 1.2 * w.nbytes
+        w, given = w.copy(), w
+        given[...] = 0
+        np.testing.assert_allclose(bound(x), f(jnp.asarray(w), x), rtol=2e-5, atol=2e-5)
