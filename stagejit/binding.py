@@ -26,7 +26,7 @@ from stagejit.errors import OptionsError
 from stagejit.options import Options
 from stagejit.runtime.cpu import snapshots
 from stagejit.runtime.waiting import wait_for_calls
-from stagejit.trace.weights import Budget, Reading, Weight, changing, tables_of, weight_p
+from stagejit.trace.weights import Budget, Forms, Reading, Weight, changing, tables_of, weight_p
 
 if TYPE_CHECKING:
     from stagejit.inspect.explain import Explanation
@@ -117,10 +117,12 @@ class Bound(Traceable):
         self._tree: Any
         leaves, self._tree = jax.tree_util.tree_flatten_with_path(params)
         self._leaves: list[Any] = []  # weights, and what is no array
+        self._forms = Forms(form)
         for path, leaf in leaves:
             name = _name(path)
-            kept = Weight(name, *_array(name, leaf), budget, form) if _is_array(leaf) else leaf
-            self._leaves.append(kept)
+            if _is_array(leaf):
+                leaf = Weight(name, *_array(name, leaf), budget, self._forms)
+            self._leaves.append(leaf)
         self._lock = new_lock()
         self._given = fun, form, budget, options, jit_options
         functools.update_wrapper(self, fun, updated=())
@@ -133,6 +135,9 @@ class Bound(Traceable):
     __wrapped__: Any
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self._forms.is_overruled:  # see Note [One form] in `trace/weights.py`
+            self._forms.is_overruled = False
+            self.clear_cache()
         return self._jitted(*args, **kwargs)
 
     def trace(self, *args: Any, **kwargs: Any) -> Traced:

@@ -39,6 +39,14 @@ class Budget:
     nbytes: int | None = None
 
 
+class Forms:
+    """In which form products read the weights of one function that is bound. is_overruled: programs
+    read one in a form that others, compiled later, may not; they have to be compiled anew."""
+
+    def __init__(self, form: str | None = None) -> None:
+        self.form, self.is_overruled = form, False
+
+
 class Content:
     """What an array is, for those who made something of it: as long as a weight has it."""
 
@@ -69,8 +77,12 @@ class Weight:
 
     name: where it stands in the tree. is_copy: the caller has no reference to it. budget: for what
     is made of it. form: how products read it, see `rewrites/weights/forms.py`; axes: its axes
-    there; kept: why it has no such form; the first program decides both. tables: of programs that
-    read it, or what is made of it.
+    there, which the first program decides; kept: why it has no such form, which any program may
+    find. tables: of programs that read it, or what is made of it.
+
+    Note [One form]: all programs read the same elements of a weight, whichever is compiled first.
+    So one that finds a reason to keep it as it is overrules those that read it in fewer bytes:
+    calls of the bound function compile these anew. Programs of others around it stay as they are.
 
     Note [Who keeps an array]: the weight does, until what programs read is made of it alone; from
     then on only whoever gave it does, who may delete or donate it at any time. What a program
@@ -81,9 +93,10 @@ class Weight:
     """
 
     def __init__(
-        self, name: str, array: Any, is_copy: bool, budget: Budget, form: str | None = None
+        self, name: str, array: Any, is_copy: bool, budget: Budget, forms: Forms | None = None
     ) -> None:
-        self.name, self.budget, self.is_copy, self.form = name, budget, is_copy, form
+        self.name, self.budget, self.is_copy = name, budget, is_copy
+        self._forms = forms or Forms()
         self.axes: dict[str, Any] = {}
         self.kept = ""
         self.aval = jax.typeof(array)
@@ -133,6 +146,22 @@ class Weight:
             return True, max(map(abs, ends))
         finite = array[np.isfinite(array)]
         return False, float(np.abs(finite).max(initial=0))
+
+    @property
+    def form(self) -> str | None:
+        return self._forms.form
+
+    def keep(self, reason: str) -> None:
+        """Products read it as it is, in all programs: see Note [One form]. Where nobody has the
+        array, those that were compiled stay, and no other one reads it."""
+        if self.axes and not self.kept:
+            try:
+                self._held = self.array
+            except GoneError:
+                return
+            self.is_copy = True  # so that it stays until these are compiled anew
+            self._forms.is_overruled = True
+        self.kept = self.kept or reason
 
     @property
     def is_held(self) -> bool:

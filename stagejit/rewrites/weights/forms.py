@@ -120,7 +120,7 @@ def _store(log: Log, op: Op, stored: dict[Value, Stored], first_id: int) -> None
         if reason:
             log.decline(NAME, op, reason)
             if weight is not None:  # nor in any other program
-                weight.kept = reason
+                weight.keep(reason)
             return
         made = _stored_product(log, op, at, form, stored)
         how = "bf16" if form == "bf16" else f"{form}, with a scale for each output channel"
@@ -173,11 +173,11 @@ def _not_held(weights: Sequence[Weight], form: str, paired: bool) -> str:
         if not weight.kept and not weight.axes:
             is_finite, largest = weight.extent
             if not is_finite and not has_infinities(form):
-                weight.kept = _NO_NUMBERS
+                weight.keep(_NO_NUMBERS)
             elif not stays_finite(form, largest, paired):
-                weight.kept = _TOO_LARGE
+                weight.keep(_TOO_LARGE)
             elif not has_steps(form, largest, paired):
-                weight.kept = _TOO_SMALL
+                weight.keep(_TOO_SMALL)
     return next((w.kept for w in weights if w.kept in _NOT_HELD), "")
 
 

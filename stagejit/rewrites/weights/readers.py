@@ -33,9 +33,8 @@ def keep_what_others_read(graph: Graph) -> None:
         if weight.form and not weight.kept:
             readers = _Readers()
             readers.look(graph, value)
-            returned = readers.returned and not weight.axes  # else the first program has decided
-            if readers.bodies and (readers.others or returned):
-                weight.kept = OTHERS
+            if readers.bodies and (readers.others or readers.returned):
+                weight.keep(OTHERS)
 
 
 def _tell_all(graph: Graph) -> None:
