@@ -26,7 +26,8 @@ from stagejit.types import TensorType, bf16, f32, i8, u8
 _LARGEST = {"int8": 127, "int4": 7}
 _LEAST_SCALE = 2.0**-126  # the smallest normal number of f32
 _NIBBLE, _ZERO = 4, 8
-_PANELS_FROM, _WIDTH = 1 << 18, 128  # elements of a matrix, columns of a panel
+_PANELS_FROM = 1 << 18  # elements of a matrix
+_WIDTHS = (128, 64, 32)  # columns of a panel
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,8 @@ class Stored:
         made = self._unpacked(graph, self.packed)
         if self.summed is None:
             return made
-        return build(graph, "reshape", [made], shape=(*self.narrow.shape[:2], _WIDTH))
+        panels, steps, nbytes = self.narrow.shape
+        return build(graph, "reshape", [made], shape=(panels, steps, 2 * nbytes))
 
     def _unpacked(self, graph: Graph, at: int) -> Value:
         """Low halves, then high ones, along a new axis."""
@@ -117,7 +119,7 @@ def narrowed(
     assert summed is not None
     positive = mapped(graph, "add", rounded, filled(graph, float(_ZERO), rounded.type))
     number = converted(graph, positive, u8)
-    panels = _in_panels(graph, Stored(value, number, scale, channels), channels)
+    panels = _in_panels(graph, Stored(value, number, scale, channels), channels, paired=True)
     if panels.summed is not None:
         return replace(panels, narrow=_in_bytes(graph, panels.narrow, 2), packed=2)
     return Stored(value, _in_bytes(graph, number, summed), scale, channels, summed)
@@ -155,18 +157,24 @@ def stays_finite(form: str, largest: float, paired: bool = True) -> bool:
     return bool(np.isfinite(restored).all())
 
 
-def _in_panels(graph: Graph, stored: Stored, channels: tuple[int, ...]) -> Stored:
+def _in_panels(
+    graph: Graph, stored: Stored, channels: tuple[int, ...], *, paired: bool = False
+) -> Stored:
     """Note [Panels]: a vector times a matrix takes as long as the matrix takes from memory, which
     is least where a core reads one line after the other. So a large matrix lies in panels of some
-    columns, all of them as long as the sum: element (k, n) is (n / width, k, n % width)."""
+    columns, all of them as long as the sum: element (k, n) is (n / width, k, n % width). So does
+    any matrix of which two numbers are in a byte: both are of one step then, and a tile makes
+    either where it reads them; those of two steps would be made in scratch, in each call."""
     value, size = stored.value, stored.value.type.size
-    if value.type.rank != 2 or len(channels) != 1 or size < _PANELS_FROM:
+    if value.type.rank != 2 or len(channels) != 1 or (size < _PANELS_FROM and not paired):
         return stored
     (axis,) = channels
     columns, steps = value.shape[axis], value.shape[1 - axis]
-    if columns % _WIDTH:
+    widths = _WIDTHS if paired else _WIDTHS[:1]
+    width = next((width for width in widths if columns % width == 0), 0)
+    if not width:
         return stored
-    shape = [steps, columns // _WIDTH, _WIDTH] if axis else [columns // _WIDTH, _WIDTH, steps]
+    shape = [steps, columns // width, width] if axis else [columns // width, width, steps]
     split = build(graph, "reshape", [stored.narrow], shape=tuple(shape))
     order = (1, 0, 2) if axis else (0, 2, 1)
     narrow = build(graph, "transpose", [split], permutation=order)

@@ -295,3 +295,23 @@ def test_errors_of_weights_of_any_size_are_known_or_there_are_none(factor: float
     known = rounded(w, "int8", (0,)).astype(np.float64)
     wanted = np.linalg.norm(known - w) / np.linalg.norm(w.astype(np.float64))
     np.testing.assert_allclose(error, wanted, rtol=1e-3)
+
+
+@pytest.mark.parametrize(("columns", "width"), [(256, 128), (192, 64), (96, 32), (80, None)])
+@pytest.mark.parametrize("turned", [False, True])
+def test_two_numbers_of_a_byte_are_of_one_step_of_the_sum(
+    columns: int, width: int | None, turned: bool
+) -> None:
+    """So that tiles make them where they read them; of two steps they are made in scratch."""
+    w = array(*((columns, 64) if turned else (64, columns)))
+    f: Any = (lambda w, x: x @ w.T) if turned else (lambda w, x: x @ w)
+    bound = stagejit.bind(f, w, weights="int4", options=stagejit.Options(verify=True))
+    for rows in (1, 5, 64):
+        x = jnp.asarray(array(rows, 64, seed=1))
+        known = rounded(w, "int4", (1 if turned else 0,))
+        assert_near(bound(x), f(known, x))
+        stored = next(b for b in bound.plan(x).buffers if b.dtype.name == "u8")
+        if width is not None:
+            assert stored.shape == (columns // width, 64, width // 2)
+        else:
+            assert len(stored.shape) == 2
