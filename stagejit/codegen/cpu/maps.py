@@ -59,6 +59,7 @@ _LONG = 64  # operations beside which masking all vectors of a loop costs nothin
 _SQUARES = 8  # next to each other along the vector variable, where steps of the other cross pages
 _TILE_BLOCK = 1 << 10  # elements of one item along the tile variable
 _SMALLEST_TILE_BLOCK = 1 << 7
+_MOST_OPEN_LINES = 4  # that a core fills side by side before they leave; they have 4 to 12 buffers
 
 
 def map_kernel(region: ClosedRegion, target: Target) -> Kernel:
@@ -87,7 +88,18 @@ def _plan(region: ClosedRegion, target: Target) -> Loops:
     ]
     neighbours = {var: _stores_between(loops, var) for var in inner_first}
     found = loops.in_vectors(inner_first, between=apart, neighbours=neighbours, across=variables)
-    return found.in_streams()
+    return found.in_streams(goes_on=_goes_on)
+
+
+def _goes_on(loops: Loops) -> bool:
+    """Whether one vector after the other is stored, of a few results: not rows of a square, nor
+    several rows of what is evaluated once."""
+    (variables,), vector = loops.groups, loops.vector
+    if vector is None or loops.between or len(loops.region.stores) > _MOST_OPEN_LINES:
+        return False
+    outer = [var for var in variables if var is not vector]
+    ranked = best_tile(variables, vector, loops.forms)
+    return (ranked is None or ranked.best is None) and not repeats_of(loops, outer, None)
 
 
 def _stores_between(loops: Loops, vector: Var) -> int:

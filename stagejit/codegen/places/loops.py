@@ -5,7 +5,11 @@ views on the way and the memory allow. Invariant: loops of different groups are 
 element of the space is visited once.
 
 Note [Streamed stores]: only full, aligned cache lines are streamed, and only results that the last
-cache could not keep for their readers anyway. See KERNELS.md, "Large outputs".
+cache could not keep for their readers anyway. See KERNELS.md, "Large outputs". A line that a kernel
+has just read at the same place is there already. On two cores of a Granite Rapids, 256 MiB that are
+updated in place take 19.4 ms by plain stores and 23.5 by such that bypass the caches, those that
+are written over 20.6 and 15.5. Vectors of half a line, one after the other, fill it as well before
+it leaves: 22.1 and 15.8.
 
 Note [Lines ahead]: where prefetchers bring lines to the second cache only, each load and each store
 waits for its line among the few that a core may have on the way; so do stores that bypass the
@@ -106,9 +110,12 @@ class Loops:
         choices = (*self.choices, ranked.choice)
         return replace(self, vector=vector, between=gap, lanes=lanes, choices=choices)
 
-    def in_streams(self, *, reads: bool = True) -> Self:
+    def in_streams(
+        self, *, reads: bool = True, goes_on: Callable[[Loops], bool] = lambda _: False
+    ) -> Self:
         """With stores that bypass the caches where that pays, or lines that are asked for, of
-        stores and perhaps of reads; see Note [Streamed stores], Note [Lines ahead]."""
+        stores and perhaps of reads; see Note [Streamed stores], Note [Lines ahead]. goes_on:
+        whether what is stored next of a store goes on in memory, vector after vector."""
         if self.target.lines_ahead:
             return self._asking_ahead(reads)
         region, vector, cache = self.region, self.vector, self.target.l3s_nbytes
@@ -120,10 +127,17 @@ class Loops:
             why = f"stores go to the caches: no whole lines ({sizes})"
         else:
             large = sum(store.value.type.nbytes for store in region.stores) >= cache // 2
+            there = {form for value, form in self.reads if value in region.mutable}
+            lanes = 2 * self.lanes if large and goes_on(self) else self.lanes
             streamed = tuple(
                 store
                 for store, offset in zip(region.stores, self.offsets, strict=True)
-                if large and _is_lines(store, offset, vector, self.lanes, self.target)
+                if large
+                and offset not in there
+                and any(
+                    _is_lines(store, offset, vector, count, self.target)
+                    for count in {self.lanes, lanes}
+                )
             )
             why = f"{len(streamed)} of {len(region.stores)} stores bypass the caches: {sizes}"
         return replace(self, streamed=streamed, choices=(*self.choices, Choice("stream", why)))

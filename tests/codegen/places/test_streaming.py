@@ -6,18 +6,21 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
 
+import stagejit
 from stagejit.codegen.generate import kernel_of
 from stagejit.codegen.kernel import Kernel
 from stagejit.codegen.target import Target
+from stagejit.pipeline import Compilation
 from stagejit.trace.translate import graph_of
 from tests.codegen.regions import Runner, region_of
 
-LINES = Target.host().vector_nbytes == 64  # narrower vectors are never streamed
+VECTOR_NBYTES = Target.host().vector_nbytes  # of 64-byte lines; shorter than halves: not streamed
 
 
 def array(*shape: int) -> np.ndarray[Any, np.dtype[Any]]:
@@ -56,11 +59,65 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[int, ...], bool]] = {
 }  # fmt: skip
 
 
+# On vectors of half a line.
+HALVES: dict[str, tuple[Callable[..., Any], tuple[int, ...], bool]] = {
+    "map": (lambda x: x * 2, (7, 64), True),
+    "masked end": (lambda x: x * 2, (16 * 9 + 5,), True),
+    "several results": (lambda x: (x * 2, x + 1, jnp.exp(x)), (7, 64), True),
+    "many results": (lambda x: tuple(x * float(n) for n in range(6)), (7, 64), False),
+    "transpose": (lambda x: x.T + 1, (32, 48), False),
+    "repeated rows": (lambda x: jnp.repeat(jnp.exp(x), 3, 0), (5, 320), False),
+    "softmax-like rows": (lambda x: x / x.max(1, keepdims=True), (5, 320), False),
+    "cumulative columns": (lambda x: lax.cumsum(x, 0), (30, 320), False),
+    "rows that are not lines": (lambda x: x[:, 1:] * 2, (5, 320), False),
+    "narrow results": (lambda x: x > 0, (5, 320), False),
+}
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_whole_lines_are_streamed(runner: Runner, name: str) -> None:
     fn, shape, expected = CASES[name]
     kernel = runner.check(fn, array(*shape), rtol=1e-4)
-    assert streams(kernel) == (expected and LINES)
+    if VECTOR_NBYTES < 64:
+        expected = VECTOR_NBYTES == 32 and name in HALVES and HALVES[name][2]
+    assert streams(kernel) == expected
+
+
+@pytest.mark.parametrize("name", HALVES)
+def test_halves_of_lines_that_follow_each_other_are_streamed(
+    compile_kernel: Any, name: str
+) -> None:
+    """Rows of squares, or several rows at a time, leave too many lines half full."""
+    fn, shape, expected = HALVES[name]
+    if not all(map(Target.host().has, ("avx2", "fma"))):
+        pytest.skip("a CPU with vectors of 32 bytes")
+    target = replace(Target.avx2(), l3_nbytes=0)
+    kernel = Runner(compile_kernel, target).check(fn, array(*shape), rtol=1e-4)
+    assert streams(kernel) == expected
+
+
+def test_dont_stream_halves_of_halves(compile_kernel: Any) -> None:
+    target = replace(Target.sse2(), l3_nbytes=0)
+    kernel = Runner(compile_kernel, target).check(lambda x: x * 2, array(7, 64))
+    assert not streams(kernel)
+
+
+@pytest.mark.parametrize(
+    ("fn", "streamed"),
+    [
+        (lambda x, y: x + y, False),
+        (lambda x, y: x.at[:].set(y * 2), True),
+    ],
+    ids=["read there", "written over"],
+)
+def test_dont_stream_to_lines_that_were_just_read(fn: Callable[..., Any], streamed: bool) -> None:
+    """An update in place finds its line in the first cache."""
+    target = replace(Target.avx512(), l3_nbytes=0)
+    x = jax.ShapeDtypeStruct((1 << 10, 1 << 10), jnp.float32)
+    request = stagejit.jit(fn, donate_argnums=0).trace(x, x).compilation.request
+    made = Compilation(request, target=target).run_until("codegen").kernels.values()
+    (reason,) = {c.reason for each in made for c in each.kernel.choices if c.name == "stream"}
+    assert reason.startswith(f"{int(streamed)} of 1 stores bypass")
 
 
 def test_dont_stream_what_the_cache_keeps(compile_kernel: Any) -> None:
