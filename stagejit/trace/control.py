@@ -23,6 +23,46 @@ Build = Callable[[Emitter, Inline, Sequence[Value]], Sequence[Value]]
 # (name, inputs by name, how many of them are carries, build) -> graph of a body.
 Nested = Callable[[str, Sequence[tuple[str, TensorType]], int, Build], Graph]
 
+# Equations of all steps together: what is written out is compiled, a loop's body but once.
+_MOST_UNROLLED = 2000
+
+
+def is_unrolled(site: Site) -> bool:
+    """Whether it is a scan of which all steps are to be written out, one after the other."""
+    if site.primitive != "scan":
+        return False
+    trip, unroll = site.params["length"], site.params.get("unroll", 1)
+    if not isinstance(trip, int) or not trip or unroll < max(trip, 2):
+        return False
+    return trip * len(site.params["jaxpr"].jaxpr.eqns) <= _MOST_UNROLLED
+
+
+def unrolled(
+    emit: Emitter, site: Site, inline: Inline, operands: Sequence[Value]
+) -> Sequence[Value]:
+    """The steps of such a scan. What several of them are made of may then be made at once, as by
+    `jnp.polyval`, which asks for 16 steps, of the elements of a vector."""
+    params, loc = site.params, emit.loc
+    (first, count), trip = scan_counts(params, len(operands)), params["length"]
+    constants, carries = operands[:first], operands[first : first + count]
+    stacked = [emit.empty(type) for type in site.results[count:]]
+    for at in reversed(range(trip)) if params["reverse"] else range(trip):
+        given = [_row(emit, x, at) for x in operands[first + count :]]
+        made = inline(params["jaxpr"], [*constants, *carries, *given])
+        carries, rows = made[:count], made[count:]
+        emit.loc = loc
+        for number, row in enumerate(rows):
+            place = (at, *(0 for _ in row.type.shape))
+            row = emit.reshape(row, (1, *row.type.shape))
+            stacked[number] = emit.insert(row, stacked[number], place)
+    return [*carries, *stacked]
+
+
+def _row(emit: Emitter, x: Value, at: int) -> Value:
+    shape = x.type.shape[1:]
+    offsets = (at, *(0 for _ in shape))
+    return emit.reshape(emit.extract(x, offsets, (1, *shape)), shape)
+
 
 def _scan(emit: Emitter, site: Site, nested: Nested, *operands: Value) -> Sequence[Value]:
     params = site.params

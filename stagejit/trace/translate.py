@@ -218,6 +218,12 @@ class _Tracer:
         try:
             if site.primitive == "shard_map":
                 return self._body_of(site, operands, loc)
+            if control.is_unrolled(site) and not has_effects:
+
+                def inline(jaxpr: ClosedJaxpr, arguments: Sequence[Value]) -> Sequence[Value]:
+                    return self.run(jaxpr, arguments, loc)
+
+                return _typed(site, control.unrolled(self.emit, site, inline, operands), loc)
             found = control.TRANSLATIONS.get(site.primitive) if self.control_flow else None
             if found is not None:
                 _check(found, site, operands, has_effects)
