@@ -277,3 +277,23 @@ def test_on_several_threads() -> None:
     for thread in threads:
         thread.join()
     assert found <= {1.0, 4.0, 9.0}
+
+
+def test_a_loop_of_effects_alone_may_outlive_its_snapshot(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing tells when it ends; it reads weights that are there."""
+    updating, seen = Updating(monkeypatch), list[Any]()
+    given = params(1.0)
+    bound = stagejit.bind(lambda p, x: updating(x * p["a"]) * p["b"], given)
+
+    def turn(_: Any, nothing: Any) -> Any:
+        jax.debug.callback(lambda y: seen.append(np.asarray(y)), bound(X))
+        return nothing
+
+    f = stagejit.jit(lambda x: (x * bound(X), lax.fori_loop(0, 3, turn, ())), options=PIECES)
+    for number in range(4):
+        np.asarray(f(X)[0])
+        if not number:
+            updating.bound = bound
+    jax.effects_barrier()  # type: ignore[no-untyped-call]
+    assert len(seen) == 12
+    assert all(np.isfinite(y).all() for y in seen)

@@ -180,9 +180,10 @@ look:
   br i1 %later, label %back, label %found
 back:
 {abi.load("%before", "ptr", "%seen", weights.BEFORE)}\
-  br label %look
+  %oldest = icmp eq ptr %before, null      ; nobody waits for a loop that gives nothing
+  br i1 %oldest, label %found, label %look
 found:
-  %list = phi ptr [%newest, %bind], [%seen, %look]
+  %list = phi ptr [%newest, %bind], [%seen, %look], [%seen, %back]
 {abi.field("%addresses", "%list", weights.ADDRESSES)}\
   %bound.into = getelementptr ptr, ptr %bases, i64 %first.bound
   %bound.nbytes = mul i64 %nbound, 8
