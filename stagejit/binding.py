@@ -60,10 +60,12 @@ def bind(
     weights: how products read matrices of f32: "bf16", or "int8" or "int4" with a scale for each
         output channel. Kernels widen them; sums stay f32. See `Bound.weight_error`. A weight that
         others than products read, too, stays as it is, but for who picks rows of it, as an
-        embedding does: that reads the same numbers. Vectors that matrices are multiplied by, as
-        those of a batch norm, may be read by others. One with an Inf or a NaN, which integers have
-        not, stays, too, and one whose finite numbers would not all be finite: OptionsError where an
-        update gives such to a program that has the form, or where it is computed of weights.
+        embedding does: that reads the same numbers. What is returned of a weight, or computed of
+        weights alone, is of these numbers, too: nobody sees one weight in two forms. Vectors that
+        matrices are multiplied by, as those of a batch norm, may be read by others. One with an Inf
+        or a NaN, which integers have not, stays, too, and one whose finite numbers would not all be
+        finite: OptionsError where an update gives such to a program that has the form, or where it
+        is computed of weights.
     budget_ms: what is computed once takes at most so long, by estimate.
     budget_nbytes: it has, with the weights that are read as they are, at most so many bytes; by
         default 1.2 times those of all weights.

@@ -56,8 +56,10 @@ class Reader:
 
 
 def reader_of(nbytes: int) -> Reader | None:
-    """None of what a cache holds from call to call."""
-    return Reader(nbytes) if nbytes > 2 * Target.host().l3s_nbytes else None
+    """None of what the caches of cores hold from call to call. One that cores share may be shared
+    with others than we know of: a machine of two cores was told of 480 MiB."""
+    host = Target.host()
+    return Reader(nbytes) if nbytes > 2 * host.cores * host.l2_nbytes else None
 
 
 @functools.cache
