@@ -103,8 +103,12 @@ def stacked(emit: Emitter, rows: Sequence[Pair], axis: int, together: bool = Fal
 
 
 def lines_of(emit: Emitter, rows: Sequence[Pair], together: bool = False) -> Lines:
-    """Lines of which each of `rows` is a piece, in order."""
-    return Lines(emit, stacked(emit, rows, 1, together), together)
+    """Lines of which each of `rows` is a piece, in order. Who reads the only one reads that."""
+    value = stacked(emit, rows, 1, together)
+    if len(rows) > 1:
+        return Lines(emit, value, together)
+    ((real, imaginary),) = rows
+    return Lines(emit, value, together, (real.value, imaginary.value))
 
 
 def constant(like: Real, numbers: Complex) -> Pair:
@@ -133,11 +137,22 @@ def reversed_rows(x: Pair) -> Pair:
     return real, imaginary
 
 
-def fourier(x: Lines, sign: int = 1, scale: float = 1.0, *, together: bool = False) -> Lines:
-    """The transforms of lines, times `scale`. sign: -1 for the inverse. together: as pairs."""
+def fourier(
+    x: Lines,
+    sign: int = 1,
+    scale: float = 1.0,
+    *,
+    together: bool = False,
+    first: int | None = None,
+) -> Lines:
+    """The transforms of lines, times `scale`. sign: -1 for the inverse. together: as pairs. first:
+    so many of their elements, if not all."""
     batch, length, inner = x.shape
     if inner == 1 and 1 < length <= AT_ONCE:
-        return _by_product(x, sign, scale, together)
+        made = _by_product(x, sign, scale, together and first is None)
+        if first is None:
+            return made
+        return lines_of(x.emit, [rows_of(made, 0, first)], together)
     if length == 1:
         return lines_of(x.emit, [_scaled(x.pair, scale)], together)
     done, left, runs = 1, length, inner
@@ -153,10 +168,25 @@ def fourier(x: Lines, sign: int = 1, scale: float = 1.0, *, together: bool = Fal
             rows = _turned(rows, turns, 0 if waits else 1)
         else:
             rows = [_scaled(row, scale) for row in rows]
+            if first is not None:
+                return lines_of(x.emit, _until(rows, first, batch, inner), together)
         axis, pairs = 1 if waits else 2, together and left == 1
         x = Lines(x.emit, stacked(x.emit, rows, axis, pairs), pairs)
         done, runs = (count * done, runs) if waits else (1, count * done * runs)
     return x.reshaped(batch, length, inner)
+
+
+def _until(rows: Sequence[Pair], stop: int, batch: int, inner: int) -> list[Pair]:
+    """The first elements of lines (batch, length, inner) of which each of `rows` is a piece."""
+    found: list[Pair] = []
+    for pair in rows:
+        size = pair[0].value.type.size // (batch * inner)
+        if stop > 0:
+            shape = (batch, size, inner)
+            real, imaginary = (Real(x.emit, x.emit.reshape(x.value, shape)) for x in pair)
+            found.append(_elements((real, imaginary), 0, min(size, stop)))
+        stop -= size
+    return found
 
 
 def _scaled(x: Pair, scale: float) -> Pair:

@@ -80,8 +80,8 @@ def _of_real(x: Value, emit: Emitter, together: bool) -> Lines:
     batch, length, _ = x.type.shape
     half = length // 2
     if length % 2:
-        made = fourier(lines_of(emit, [_as_complex(Real(emit, x))]))
-        return lines_of(emit, [rows_of(made, 0, half + 1)], together)
+        lines = lines_of(emit, [_as_complex(Real(emit, x))])
+        return fourier(lines, together=together, first=half + 1)
     made = fourier(Lines(emit, emit.reshape(x, (batch, half, 1, 2)), True))
     real, imaginary = rows_of(made, 0, 1)
     first, last = _as_complex(real + imaginary), _as_complex(real - imaginary)

@@ -156,6 +156,23 @@ def test_each_step_is_one_pass(shape: tuple[int, ...], passes: int) -> None:
 
 
 @pytest.mark.parametrize(
+    ("shape", "kinds"),
+    [
+        ((64, 343), ["map", "fill", "map", "map", "map"]),
+        ((64, 101), ["map", "fill", "contract", "map"]),
+        ((64, 25), ["map", "fill", "map", "map"]),
+    ],
+)
+def test_odd_real_lines_are_copied_neither_before_nor_after(
+    shape: tuple[int, ...], kinds: list[str]
+) -> None:
+    """The first step reads them, beside zeros, and the last one makes the half that is wanted."""
+    options = stagejit.Options(disable=("tile-and-fuse",))
+    plan = stagejit.jit(jnp.fft.rfft, options=options).plan(given("RFFT", shape))
+    assert [each.kind for each in plan.dispatches] == kinds
+
+
+@pytest.mark.parametrize(
     ("fn", "shape"),
     [
         (jnp.fft.fft, (64, 1024)),
