@@ -23,6 +23,7 @@ from stagejit.rewrites.tiling.parts import TURNED, is_sliced
 
 _TURN_SECONDS = 0.5e-6  # for each kernel of a tile: its call, its tails, what a thread does for it
 _HIDDEN = 0.5  # of the arithmetic's time, in which caches may be read
+_HANDED = 2  # times that a line of the shared cache takes where another core has changed it
 
 
 def stored_nbytes(along: Along) -> int:
@@ -78,8 +79,10 @@ class Cost:
         if nbytes * workers > machine.l3s_nbytes:
             return 2 * nbytes / machine.bandwidth
         near = nbytes <= 2 * machine.l2_nbytes  # half of it is needed at any one time
-        own = workers / machine.cores if near else 0.0
-        seconds = own / machine.l2_bandwidth + (1 - own) / machine.cache_bandwidth
+        if not near:
+            return 2 * nbytes / machine.cores / machine.cache_bandwidth
+        own = workers / machine.cores
+        seconds = own / machine.l2_bandwidth + (1 - own) * _HANDED / machine.cache_bandwidth
         return 2 * nbytes / machine.cores * seconds
 
     def _calls(self) -> float:
