@@ -28,9 +28,16 @@ def _even(x: Sequence[Pair], sign: int) -> list[Pair]:
     """The transforms of every other element, one turned: their sums, and their differences."""
     count = len(x)
     first, second = transformed(x[::2], sign), transformed(x[1::2], sign)
-    second = [_turned(y, sign * number, count) for number, y in enumerate(second)]
-    pairs = list(zip(first, second, strict=True))
-    return [_sum(*pair) for pair in pairs] + [_difference(*pair) for pair in pairs]
+    sums, differences = [], []
+    for number, (y, z) in enumerate(zip(first, second, strict=True)):
+        if 4 * number == count:
+            sums.append(_a_quarter_on(y, z, sign))
+            differences.append(_a_quarter_on(y, z, -sign))
+        else:
+            z = _turned(z, sign * number, count)
+            sums.append(_sum(y, z))
+            differences.append(_difference(y, z))
+    return sums + differences
 
 
 def _odd(x: Sequence[Pair], sign: int) -> list[Pair]:
@@ -49,8 +56,8 @@ def _odd(x: Sequence[Pair], sign: int) -> list[Pair]:
             even = _sum(even, _scaled(each, turn.real))
         for turn, each in zip(turns[1:], differences[1:], strict=True):
             p, q = _sum((p, q), _scaled(each, turn.imag))
-        result[number] = _sum(even, (-q, p))
-        result[count - number] = _sum(even, (q, -p))
+        result[number] = _a_quarter_on(even, (p, q), -1)
+        result[count - number] = _a_quarter_on(even, (p, q), 1)
     return result
 
 
@@ -66,11 +73,22 @@ def _scaled(x: Pair, number: float) -> Pair:
     return x[0] * number, x[1] * number
 
 
+def _a_quarter_on(x: Pair, y: Pair, sign: int) -> Pair:
+    """x and, a quarter of a turn further, y: clockwise, or for -1 the other way."""
+    if sign > 0:
+        return x[0] + y[1], x[1] - y[0]
+    return x[0] - y[1], x[1] + y[0]
+
+
 def _turned(x: Pair, number: int, count: int) -> Pair:
-    """`number` of `count` steps of a turn, clockwise."""
+    """`number` of `count` steps of a turn, clockwise, less than half of one."""
     if not number:
         return x
-    if 4 * abs(number) == count:
-        return (x[1], -x[0]) if number > 0 else (-x[1], x[0])
     turn = complex(roots(number, count))
-    return product(x, (x[0].like(turn.real), x[0].like(turn.imag)))
+    if 8 * number % count:
+        return product(x, (x[0].like(turn.real), x[0].like(turn.imag)))
+    # An eighth, or three: both parts of the turn are as large.
+    total, difference = x[0] + x[1], x[1] - x[0]
+    if turn.real * turn.imag < 0:
+        return total * turn.real, difference * turn.real
+    return difference * -turn.real, total * turn.real
