@@ -205,6 +205,16 @@ def borders_around_one_value(n: int) -> Program:
     return f, (array(8),), ()
 
 
+def sums_of_one_row_space(n: int) -> Program:
+    """One group, which becomes many dispatches."""
+
+    def f(x: Any) -> Any:
+        values = [jnp.exp(x * float(i)) for i in range(n)]
+        return [(y.sum(0), y.max(0)) for y in values]
+
+    return f, (array(8, 16),), ()
+
+
 def requested(program: Program, *, verify: bool) -> Request:
     f, args, donated = program
     options = stagejit.Options(cache_dir="", verify=verify)
@@ -254,6 +264,7 @@ def test_work_is_near_linear(family: Callable[[int], Program]) -> None:
         rows_that_are_padded,
         places_of_one_value,
         borders_around_one_value,
+        sums_of_one_row_space,
     ],
 )
 def test_each_rewrite_of_dispatches_is_near_linear(family: Callable[[int], Program]) -> None:

@@ -69,8 +69,17 @@ class Whereabouts:
 
     def of_group(self, group: Group) -> list[Region]:
         """What a group is now; nothing, where nobody needs it."""
-        found = (self.by_place.get(op.place, ()) for op in self.now(self.launched[group]))
-        return list(dict.fromkeys(chain.from_iterable(found)))
+        launched = self.launched[group]
+        if launched not in self._regions_of:
+            places = dict.fromkeys(op.place for op in self.now(launched))  # its parts share one
+            found = chain.from_iterable(self.by_place.get(place, ()) for place in places)
+            self._regions_of[launched] = list(dict.fromkeys(found))
+        return self._regions_of[launched]
+
+    @remembered
+    def _regions_of(self) -> dict[Op, list[Region]]:
+        """What was launched is now, of what was asked for: each op of a group asks."""
+        return {}
 
     @remembered
     def groups(self) -> dict[Region, list[Group]]:
