@@ -208,6 +208,17 @@ class Box:
             return start, stop + 1
         return cast(int, extremes(start)[0]), cast(int, extremes(stop)[1] + 1)
 
+    def run(self, shape: Sequence[int]) -> int:
+        """How many of its elements lie side by side in an array of this shape, everywhere."""
+        run = 1
+        for extent, size, stride in zip(
+            reversed(shape), reversed(self.sizes), reversed(self.strides), strict=True
+        ):
+            run *= size if stride == 1 else 1
+            if size != extent:
+                break
+        return run
+
     def reshaped(self, old: Sequence[int], new: Sequence[int]) -> tuple[Box, bool]:
         """The smallest box of the array's row-major reshape from `old` to `new` around the same
         elements, and whether it has no element besides."""

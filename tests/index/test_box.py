@@ -268,3 +268,12 @@ def test_equal_sizes_are_equal_and_others_are_not_assumed_to_be() -> None:
         Box.of([(0, n, 2), (0, n + 1, 1)]),
         True,
     )
+
+
+@pytest.mark.parametrize(("box", "run"), [
+    (Box((0, 0), (4, 16), (1, 1)), 64), (Box((1, 0), (2, 16), (1, 1)), 32),
+    (Box((0, 3), (4, 5), (1, 1)), 5), (Box((0, 0), (4, 8), (1, 2)), 1),
+    (Box((0, 0), (2, 16), (2, 1)), 16), (Box((0, 15), (4, 1), (1, 1)), 1),
+])  # fmt: skip
+def test_elements_side_by_side(box: Box, run: int) -> None:
+    assert box.run((4, 16)) == run

@@ -36,6 +36,9 @@ NAME = "fuse-pad"
 
 # More pieces than these would be more launches than the fill saves bytes.
 MOST_PIECES = 12
+# A few kernels take less than the dispatch of a fill, where all of it stays near its core.
+SHORT_FROM_NBYTES = 128 << 10
+_LINE_NBYTES = 64
 
 
 def fuse_pads(log: Log, views: Views) -> None:
@@ -97,6 +100,8 @@ class _Pads:
         pieces = _left_of(filled.box, list(self._boxes(users, filled.box)))
         if pieces is None:
             return f"the border has more than {MOST_PIECES} pieces"
+        if _are_short(pieces, fill.result):
+            return "stores of the border touch more lines than all of the pad has"
         limit, operands = self.views.options.operand_limit, operands_of(update.op)
         added = set(read_by(fill)).difference(read_by(update.op))
         if operands + len(added) > max(limit, operands):
@@ -232,6 +237,17 @@ def _border(
             strides=box.strides,
         )
     ]
+
+
+def _are_short(pieces: Sequence[Box], filled: Value) -> bool:
+    """Whether pieces are many short runs, as around small images: each store takes a line that the
+    interior is stored to at another time, so that to fill all of it before is faster."""
+    itemsize, lines = filled.type.dtype.itemsize, 0
+    for box in pieces:
+        run = box.run(filled.shape)
+        lines += box.count // max(run, 1) * (1 + run * itemsize // _LINE_NBYTES)
+    nbytes = filled.type.nbytes
+    return bool(SHORT_FROM_NBYTES <= nbytes < lines * _LINE_NBYTES)
 
 
 def _is_static(touch: Touch) -> bool:

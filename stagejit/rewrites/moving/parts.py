@@ -195,22 +195,10 @@ def _are_narrow(value: Value, boxes: Sequence[Box]) -> bool:
     """Whether boxes of an array are many runs of a few elements."""
     runs = 0
     for box in boxes:
-        run, itemsize = _run(value, box), value.type.dtype.itemsize
+        run, itemsize = box.run(value.shape), value.type.dtype.itemsize
         if run < box.count and run * itemsize < SHORTEST_RUN_NBYTES:
             runs += box.count // run
     return 4 * runs * SHORTEST_RUN_NBYTES > value.type.nbytes
-
-
-def _run(value: Value, box: Box) -> int:
-    """How many elements of a box lie side by side."""
-    run = 1
-    for size, count, stride in zip(
-        reversed(value.shape), reversed(box.sizes), reversed(box.strides), strict=True
-    ):
-        run *= count if stride == 1 else 1
-        if count != size:
-            break
-    return run
 
 
 def _lies_in(graph: Graph, value: Value, boxes: Sequence[Box]) -> bool:

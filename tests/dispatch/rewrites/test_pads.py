@@ -62,6 +62,22 @@ def test_interior_padding_is_strided_borders(interior: tuple[int, int]) -> None:
     assert kinds(plan) == ["map"]
 
 
+@pytest.mark.parametrize(("shape", "widths", "filled"), [
+    ((512, 7, 7), ((0, 0), (1, 1), (1, 1)), True),  # images, channels first
+    ((512, 7, 7), ((0, 0), (1, 1), (0, 0)), False),  # whole rows: one run an image
+    ((16, 62, 62), ((0, 0), (1, 1), (1, 1)), False),  # larger images: few lines of each
+    ((7, 7, 512), ((1, 1), (1, 1), (0, 0)), False),  # channels last
+    ((8, 7, 7), ((0, 0), (1, 1), (1, 1)), False),  # near its core
+])  # fmt: skip
+def test_dont_write_a_border_in_short_runs(
+    shape: tuple[int, ...], widths: tuple[tuple[int, int], ...], filled: bool
+) -> None:
+    plan = check(lambda x: jnp.pad(x * 2, widths), f32(*shape))
+    assert kinds(plan) == (["fill", "map"] if filled else ["map"])
+    short = "stores of the border touch more lines than all of the pad has"
+    assert reasons(plan) == ([short] if filled else [])
+
+
 def test_dont_write_a_border_in_many_pieces() -> None:
     plan = check(lambda x: lax.pad(x * 2, np.float32(3), ((0, 0, 8), (0, 0, 8))), f32(4, 5))
     assert kinds(plan) == ["fill", "map"]
