@@ -166,11 +166,14 @@ def _shaped(graph: Graph, value: Value, chain: Chain) -> Value:
 def _is_stored(graph: Graph, source: Value) -> bool:
     """Whether others read it, or what it is another shape of, so that whoever computes it may
     store it within what is put together."""
-    while len(graph.uses(source)) == 1:
+    while not source.op.definition.is_input:
+        users = graph.nx.succ[source.op]  # of which there may be thousands
+        if len(users) > 1 or len(graph.uses(source)) > 1:
+            return True
         if not source.op.definition.keeps_order:
             return False
         source = source.op.operands[0]
-    return not source.op.definition.is_input
+    return False
 
 
 def _is_copied(source: Value) -> bool:

@@ -33,9 +33,12 @@ def share_pads(log: Log) -> bool:
     shared = False
     for pads in found.values():
         while pads:
-            alike = [pad for pad in pads if same_border(pads[0].border, pad.border)]
-            pads = [pad for pad in pads if pad not in alike]
+            alike: list[Pad] = []
+            others: list[Pad] = []
+            for pad in pads:
+                (alike if same_border(pads[0].border, pad.border) else others).append(pad)
             shared |= len(alike) > 1 and _share(log, alike)
+            pads = others
     return shared
 
 
