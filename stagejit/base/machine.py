@@ -69,6 +69,19 @@ class Machine:
         of its sums; 0: it has no threads."""
         return 0
 
+    @property
+    def masks_lanes(self) -> bool:
+        """Whether vectors of all elements are loaded in part by one instruction."""
+        return False
+
+    def table_nbytes(self, itemsize: int) -> int:
+        """Of the largest table of such elements in which vectors look up in registers; 0: none."""
+        return 0
+
+    def lane_seconds(self, itemsize: int) -> float:
+        """Of each lane of a vector whose lanes lie here and there in memory, on one core."""
+        return 0.0
+
     def floor_seconds(self, flops: int, nbytes: int) -> float:
         """The least time for so many operations and bytes; see the function of this name."""
         return floor_seconds(flops, nbytes, self.peak_flops * self.cores, self.bandwidth)

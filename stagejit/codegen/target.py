@@ -129,6 +129,26 @@ class Target(Machine):
         return replace(self, vector_nbytes=self.vector_nbytes // 2, peak_flops=self.peak_flops / 2)
 
     @property
+    def masks_lanes(self) -> bool:
+        return self.has_avx512
+
+    def table_nbytes(self, itemsize: int) -> int:
+        """Four registers of a shuffle by indices, or fewer; see `cpu/llvm/lookups.py`."""
+        if self.has_avx512:
+            return 4 * self.vector_nbytes
+        if not self.is_x86:
+            return 64 if itemsize == 1 else 0
+        if itemsize == 1:
+            return 16 if self.has("ssse3") else 0
+        return 32 if itemsize == 4 and self.has("avx2") else 0
+
+    def lane_seconds(self, itemsize: int) -> float:
+        """Instructions that gather take about a cycle a lane, of elements of fewer than 4 bytes
+        with what cuts these out of words. Without any, a lane is a load and an insert."""
+        cycles = 2.0 if not self.has_avx512 else 1.0 if itemsize >= 4 else 1.25
+        return cycles / self.clock
+
+    @property
     def l2_nbytes_a_cycle(self) -> float:
         """What one core reads from its second cache."""
         return self.l2_bandwidth / self.clock

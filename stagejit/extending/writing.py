@@ -184,7 +184,7 @@ def kernel(
         return made
 
     if isinstance(machine, Target):
-        return kernel_of(region, [loops], covering, seconds, told)
+        return kernel_of(region, [loops], covering, seconds, told, machine)
     if isinstance(machine, Device):
         return grid_kernel(
             region, machine, [loops], covering, seconds, threads=threads, choices=told

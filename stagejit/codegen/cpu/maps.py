@@ -65,13 +65,13 @@ _MOST_OPEN_LINES = 4  # that a core fills side by side before they leave; they h
 def map_kernel(region: ClosedRegion, target: Target) -> Kernel:
     """The kernel of a region without reductions."""
     loops = _plan(region, target)
-    seconds = region_seconds(region, target)
+    seconds = max(region_seconds(region, target), loops.apart_seconds(_stride(loops)))
     cores = cores_worth_having(seconds, target.cores)
 
     def tree(loops: Loops, emitter: Emitter, memory: Sequence[Memory]) -> Parallel:
         return _Policy(loops, target, emitter, memory).tree(cores)
 
-    return kernel_of(region, [loops], tree, seconds, loops.choices)
+    return kernel_of(region, [loops], tree, seconds, loops.choices, target)
 
 
 def _plan(region: ClosedRegion, target: Target) -> Loops:
@@ -116,9 +116,15 @@ def _stores_between(loops: Loops, vector: Var) -> int:
     return max(filled, key=filled.__getitem__, default=0) if any(filled.values()) else 0
 
 
+def _stride(loops: Loops) -> int:
+    """How many elements lie between lanes, unrolled, or how many stores."""
+    if loops.between:
+        return loops.between.extent
+    return max(_stores_between(loops, loops.vector), 1) if loops.vector else 1
+
+
 class _Policy:
-    """The tree of one map: some loops one by one, `tile` (if any) in squares, one in vectors.
-    stride: how many elements lie between lanes, unrolled, or how many stores."""
+    """The tree of one map: some loops one by one, `tile` (if any) in squares, one in vectors."""
 
     def __init__(
         self, loops: Loops, target: Target, emitter: Emitter, memory: Sequence[Memory]
@@ -139,8 +145,7 @@ class _Policy:
         alone = self.tile is not None or vector is None
         self.repeats = () if alone else repeats_of(loops, outer, between)
         self.outer = [var for var in outer if var not in self.repeats]
-        together = _stores_between(loops, vector) if vector else 0
-        self.stride = between.extent if between else max(together, 1)
+        self.stride = _stride(loops)
         self.code = element_code(loops.region)
         gathers = [op for op in loops.region.ops if op.definition.is_gather]
         self.places = [op.operands[1] for op in gathers]

@@ -87,7 +87,7 @@ def scatter_kernel(region: ClosedRegion, target: Target) -> Kernel:
     """The kernel of a region of kind `scatter`."""
     nest = _plan(region, target)
     seconds = max(region_seconds(region, target), nest.seconds)
-    return kernel_of(region, [nest], lambda *at: _Policy(*at).tree(), seconds, nest.choices)
+    return kernel_of(region, [nest], lambda *at: _Policy(*at).tree(), seconds, nest.choices, target)
 
 
 # -------------------------------------------------------------------- planning

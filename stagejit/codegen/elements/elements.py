@@ -7,7 +7,7 @@ no effect but loads, so a generator may ask for the same value in several loops.
 
 Note [Loads]: how a load happens follows from the coefficient of the vector variable in the
 element's offset: 0 is a scalar load, 1 a vector load, -1 a reversed one, anything else a gather, or
-a register transpose inside a tile.
+a register transpose inside a tile, or what is found in registers: see Note [Tables in registers].
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ from functools import reduce
 
 import numpy as np
 
+from stagejit.base.machine import Machine
 from stagejit.codegen.elements.abreast import Rows, lane_of, picked
+from stagejit.codegen.elements.lookups import looked_up
 from stagejit.codegen.elements.phases import Place, WaitingStores
 from stagejit.codegen.elements.positions import clamped, is_inside
 from stagejit.codegen.elements.register_tiles import Tile
@@ -32,13 +34,14 @@ from stagejit.codegen.ir.nodes import Value as Register
 from stagejit.codegen.ir.strides import WIDEST_PICKED, dealt, is_dealt, squares
 from stagejit.codegen.ir.transposes import transpose_registers
 from stagejit.codegen.math import functions as vmath
+from stagejit.codegen.places.accesses import table_width
 from stagejit.codegen.places.loops import Ahead
 from stagejit.codegen.places.walk import behind_views
 from stagejit.dispatch.regions import Store
 from stagejit.errors import InternalError
 from stagejit.graph.ir import Op, Value
 from stagejit.graph.ops.moving.slices import pull_view
-from stagejit.index.affine import Affine, Index, linearize
+from stagejit.index.affine import Affine, Index, Var, linearize
 from stagejit.types import DType, dtype_named, i32, i64
 
 
@@ -52,11 +55,14 @@ class Memory:
 
 class Elements(Rows):
     """Evaluates one region. `bound` gives values that a generator has computed itself (a
-    reduction's result, an accumulator tile); they win over evaluation."""
+    reduction's result, an accumulator tile); they win over evaluation. machine: the one in whose
+    registers small tables may lie; None: they stay in memory."""
 
-    def __init__(self, builder: Builder, memory: Mapping[Value, Memory]) -> None:
+    def __init__(
+        self, builder: Builder, memory: Mapping[Value, Memory], machine: Machine | None = None
+    ) -> None:
         super().__init__(builder)
-        self.memory = memory
+        self.memory, self.machine = memory, machine
         self.bound: dict[Value, Callable[[Index], Register]] = {}
         self._pulled: dict[tuple[Op, Index], Index] = {}  # what views of fixed places read
         self._squares: dict[tuple[int, ...], list[Register]] = {}  # transposed, by their rows
@@ -235,7 +241,10 @@ class Elements(Rows):
                     return self._dealt(buffer, first, phase, coeff, used)
                 if self.position.within and coeff <= WIDEST_PICKED:
                     return self._dealt_at_edge(buffer, uniform, coeff, used, room)
-            return self.b.gather(buffer, self._lane_offset(offset), mask=mask)
+            if varying and not coeff and (width := self._table_width(buffer, varying)):
+                return looked_up(self, buffer, uniform, varying, width)
+            room = value.type.room - memory.base if buffer.elem.bits < 32 else 0
+            return self.b.gather(buffer, self._lane_offset(offset), mask=mask, room=room)
         if coeff == 1:
             aligned, at = self.alignment(buffer, memory.base, uniform), self.scalar_index(uniform)
             loaded = self.b.load(buffer, at, lanes, mask=mask, alignment=aligned)
@@ -258,6 +267,12 @@ class Elements(Rows):
     def alignment(self, buffer: Buffer, base: int, uniform: Affine) -> int:
         """Bytes of which the place of a vector is a multiple; 0: of an element's."""
         return 0
+
+    def _table_width(self, buffer: Buffer, terms: Sequence[tuple[Var, int]]) -> int:
+        """See `table_width`. What is behind a condition may be no memory of the buffer."""
+        if self.machine is None or self.position.within:
+            return 0
+        return table_width(terms, self.position.lanes, buffer.elem.bits // 8, self.machine)
 
     def _lane_offset(self, offset: Affine) -> Register:
         lo, hi = offset.range()

@@ -200,6 +200,11 @@ class Builder(Hoisting):
         operands = (a,) if b is None else (a, b)
         return self._pure("shuffle", operands, a.type.with_lanes(len(lanes)), lanes=tuple(lanes))
 
+    def lookup(self, index: Value, table: Sequence[Value]) -> Value:
+        """Of each lane of `index`, an integer as wide as an element, the element with that number
+        of the vectors of a table end to end; of one beyond, any."""
+        return self._pure("lookup", (index, *table), table[0].type.with_lanes(index.type.lanes))
+
     def reduce(self, opcode: str, a: Value) -> Value:
         """Horizontal add mul and or xor smin smax umin umax fadd fmul fminimum fmaximum; of floats
         the lower half of the lanes meets the upper one, until one is left."""
@@ -250,10 +255,14 @@ class Builder(Hoisting):
             buffer=buffer, alignment=alignment, nontemporal=nontemporal,
         )  # fmt: skip
 
-    def gather(self, buffer: Buffer, indices: Value, *, mask: Value | None = None) -> Value:
-        """One element per lane of `indices` (i64 or i32); masked-off lanes are zero."""
+    def gather(
+        self, buffer: Buffer, indices: Value, *, mask: Value | None = None, room: int = 0
+    ) -> Value:
+        """One element per lane of `indices` (i64 or i32); masked-off lanes are zero. room: so many
+        elements of the buffer, from its first, may be read besides."""
         type = buffer.elem.with_lanes(indices.type.lanes)
-        return self._memory("gather", self._at(indices, mask), buffer, type)
+        more = {"room": room} if room else {}
+        return self._memory("gather", self._at(indices, mask), buffer, type, **more)
 
     def scatter(
         self, value: Value, buffer: Buffer, indices: Value, *, mask: Value | None = None

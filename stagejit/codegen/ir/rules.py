@@ -149,6 +149,15 @@ def _shuffle(op: Op) -> None:
     need(result == types[0].with_lanes(len(lanes)), f"`shuffle` of {types} gives {result}")
 
 
+def _lookup(op: Op) -> None:
+    index, *table = types_of(op)
+    need(len(set(table)) == 1, f"`lookup` in registers of types {table}")
+    need(not index.is_float and index.bits == table[0].bits, f"`lookup` of {index} in {table[0]}")
+    need(0 < index.lanes <= table[0].lanes, f"`lookup` of {index} in {table[0]}")
+    found = table[0].with_lanes(index.lanes)
+    need(result_of(op) == found, f"`lookup` of {index} in {table[0]} gives {found}")
+
+
 _FLOAT_REDUCTIONS = frozenset(("fadd", "fmul", "fminimum", "fmaximum"))
 _INT_REDUCTIONS = frozenset(("add", "mul", "and", "or", "xor", "smin", "smax", "umin", "umax"))
 
@@ -243,7 +252,8 @@ RULES: dict[str, Callable[[Op], None]] = {
     "const": lambda op: require_count(op, 0), "fneg": _same_type(1, lambda t: t.is_float, "floats"),
     "fma": _float_op(3), "scalef": _float_op(2), "trunc": _float_or_int_trunc, "fcmp": _compare,
     "icmp": _compare, "select": _select, "splat": _splat, "lane_ids": _lane_ids, "extract": _lane,
-    "insert": _lane, "shuffle": _shuffle, "reduce": _reduce, "mask_below": _mask_below,
+    "insert": _lane, "shuffle": _shuffle, "lookup": _lookup, "reduce": _reduce,
+    "mask_below": _mask_below,
     "load": _reads, "gather": _reads, "store": _writes, "scatter": _writes, "prefetch": _prefetch,
     "for": _for, "if": _if, "forget": _forget, "call": _call,
     **dict.fromkeys(("and", "or", "xor"),

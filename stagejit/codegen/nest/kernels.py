@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol, TypeVar
 
+from stagejit.base.machine import Machine
 from stagejit.codegen.closed import ClosedRegion
 from stagejit.codegen.elements.elements import Elements, Memory
 from stagejit.codegen.ir.builder import Builder
@@ -44,12 +45,13 @@ def kernel_of(
     tree: Callable[[N, Emitter, Sequence[Memory]], Parallel],
     seconds: float,
     choices: Sequence[Choice],
+    machine: Machine | None = None,
 ) -> Kernel:
     """tree: of a nest, whose stores go to the memory that it is given. seconds: what all items take
-    on one core."""
+    on one core. machine: see `Elements`."""
 
     def emitter(builder: Builder, memory: Mapping[Value, Memory]) -> Emitter:
-        return Emitter(Elements(builder, memory))
+        return Emitter(Elements(builder, memory, machine))
 
     builder = Builder(calls=region.calls)
     return kernel_by(builder, emitter, region, nests, tree, seconds, choices)

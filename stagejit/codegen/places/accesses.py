@@ -7,8 +7,9 @@ on the form only, so every generator ranks variables alike.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 
+from stagejit.base.machine import Machine
 from stagejit.codegen.ir.strides import MOST_LANES_APART, dealing_cost, is_dealt
 from stagejit.index.affine import Affine, Var
 
@@ -25,9 +26,45 @@ def read_cost(form: Affine, var: Var, lanes: int, neighbours: int = 0) -> float:
     if any(inner is not var and var in _loops_of(inner) for inner in form.vars()):
         return 2.0 * lanes
     coeff = form.coeff(var)
-    if is_dealt(coeff, lanes, shared=coeff == neighbours):
-        return dealing_cost(coeff, lanes, shared=coeff == neighbours)
+    shared = coeff == neighbours != 0 and _phase_is_known(form, coeff)
+    if is_dealt(coeff, lanes, shared=shared):
+        return dealing_cost(coeff, lanes, shared=shared)
     return 0.1 if coeff == 0 else 1.0 if abs(coeff) == 1 else float(lanes)
+
+
+def _phase_is_known(form: Affine, stride: int) -> bool:
+    """Whether which of the elements between two lanes is read is known before the kernel runs."""
+    return all(coeff % stride == 0 for inner, coeff in form.terms if inner.kind == "dynamic")
+
+
+def looking_up_cost(
+    form: Affine, var: Var, lanes: int, itemsize: int, machine: Machine
+) -> float | None:
+    """Of a read that vectors along `var` find in a table that registers hold: its loads, and the
+    shuffles; None where they do not."""
+    apart = [term for term in form.terms if term[0] is var or var in _loops_of(term[0])]
+    width = 0 if form.coeff(var) else table_width(apart, lanes, itemsize, machine)
+    return 1.0 + -(-span_of(apart) // width) if width else None
+
+
+def span_of(terms: Sequence[tuple[Var, int]]) -> int:
+    """From the first to the last element where these terms of a place may stand."""
+    return 1 + sum(coeff * (var.extent - 1) for var, coeff in terms)
+
+
+def table_width(
+    terms: Sequence[tuple[Var, int]], lanes: int, itemsize: int, machine: Machine
+) -> int:
+    """Elements of each register of the table in which each of so many lanes looks up the element
+    at these terms of its place; 0 where it is gathered."""
+    most = machine.table_nbytes(itemsize) // itemsize
+    span = span_of(terms)
+    if not terms or any(coeff < 0 for _, coeff in terms) or not max(span, lanes) <= most:
+        return 0
+    whole = max(16 // itemsize, 1 << (span - 1).bit_length(), lanes)
+    width = min(whole, machine.vector_nbytes // itemsize, most)
+    # Without masks, elements of a register that is not full would be loaded one by one.
+    return width if machine.masks_lanes or span % width == 0 else 0
 
 
 def _loops_of(inner: Var) -> Collection[Var]:
@@ -60,16 +97,18 @@ def vector_cost(
     lanes: int,
     neighbours: int = 0,
     across: Iterable[Var] = (),
+    more: float = 0.0,
 ) -> float:
     """Memory operations per element, unused lanes of the last vector included; writes count
-    twice. across: reads that lie along one of these may come in squares."""
+    twice. across: reads that lie along one of these may come in squares. more: operations of a
+    vector besides."""
     reads = list(reads)
     ways = [
         sum(min(read_cost(form, var, lanes, neighbours), in_squares(form, var, lanes, tile))
             for form in reads)
         for tile in (var, *across)
     ]  # fmt: skip
-    total = min(ways) + 2 * sum(write_cost(form, var, lanes, neighbours) for form in writes)
+    total = more + min(ways) + 2 * sum(write_cost(form, var, lanes, neighbours) for form in writes)
     return total * -(-var.extent // lanes) / var.extent
 
 

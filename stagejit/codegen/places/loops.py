@@ -21,6 +21,7 @@ zeros to memory takes 6.5 ms; huge pages that were just zeroed lie in the caches
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Self
@@ -31,7 +32,14 @@ from stagejit.codegen.choices import cheapest_vector
 from stagejit.codegen.closed import ClosedRegion
 from stagejit.codegen.costs import touched_nbytes, widest_nbytes
 from stagejit.codegen.kernel import Choice
-from stagejit.codegen.places.accesses import lanes_of, vector_cost
+from stagejit.codegen.places.accesses import (
+    in_squares,
+    lanes_of,
+    looking_up_cost,
+    read_cost,
+    vector_cost,
+    write_cost,
+)
 from stagejit.codegen.places.footprint import Footprint
 from stagejit.codegen.places.space import Space, merge, refine
 from stagejit.dispatch.regions import Store
@@ -97,18 +105,47 @@ class Loops:
         """With the cheapest vectors; see `cheapest_vector`. cost: by default that of all accesses,
         with so many neighbours along a variable, or squares along one of `across`, where none are
         `between`. but: reads of it do not count."""
-        forms = [form for value, form in self.reads if value is not but]
+        reads = [(value, form) for value, form in self.reads if value is not but]
+        forms = [form for _, form in reads]
 
         def accesses(var: Var, gap: Var | None) -> float:
             apart = gap.extent if gap else (neighbours or {}).get(var, 0)
             tiles = () if gap else across
-            return vector_cost(forms, self.offsets, var, self.lanes, apart, tiles)
+            looked_up = [self.looking_up_cost(*read, var) for read in reads]
+            others = [form for form, at in zip(forms, looked_up, strict=True) if at is None]
+            more = sum(cost for cost in looked_up if cost is not None)
+            return vector_cost(others, self.offsets, var, self.lanes, apart, tiles, more)
 
         ranked = cheapest_vector(variables, cost or accesses, between)
         vector, gap = ranked.best
         lanes = lanes_of(forms, self.offsets, vector, self.lanes)
         choices = (*self.choices, ranked.choice)
         return replace(self, vector=vector, between=gap, lanes=lanes, choices=choices)
+
+    def looking_up_cost(self, value: Value, form: Affine, var: Var) -> float | None:
+        """See the function of this name."""
+        itemsize = value.type.dtype.itemsize
+        return looking_up_cost(form, var, self.lanes, itemsize, self.target)
+
+    def apart_seconds(self, stride: int) -> float:
+        """Of the reads and stores of one core whose lanes cross memory one by one. stride: as many
+        elements lie between lanes and cross it with them."""
+        vector, lanes, variables = self.vector, self.lanes, sum(self.groups, ())
+        if vector is None or lanes < 2:
+            return 0.0
+        tiles = () if stride > 1 else variables
+        moved = [
+            value
+            for value, form in self.reads
+            if self.looking_up_cost(value, form, vector) is None
+            and read_cost(form, vector, lanes, stride) >= lanes
+            and all(in_squares(form, vector, lanes, tile) == math.inf for tile in tiles)
+        ]
+        for store, offset in zip(self.region.stores, self.offsets, strict=True):
+            if write_cost(offset, vector, lanes, stride) >= lanes:
+                moved.append(store.value)
+        seconds = sum(self.target.lane_seconds(value.type.dtype.itemsize) for value in moved)
+        return seconds * math.prod(var.extent for var in variables)
 
     def in_streams(
         self, *, reads: bool = True, goes_on: Callable[[Loops], bool] = lambda _: False

@@ -10,6 +10,10 @@ Note [Alias scopes]: kernels are handed plain pointers, and two mutable argument
 scratch and stack memory is the kernel's own. Each of those gets a scope that all other accesses
 deny.
 
+Note [Words of gathers]: processors gather words of 4 or 8 bytes. A shorter element is cut out of
+the word that begins there, or of the last one, if it lies beyond, so that nothing is read that the
+array does not have. 16 bytes lane by lane: 32 cycles; of words: 20.
+
 Note [Checked access]: with `verify`, the pointer after the last buffer points to one i64, the fault
 word, and the run-time parameters go on with the number of elements of each argument buffer and a
 base number. Lanes outside [0, nelems) are switched off and the fault word becomes base + 1 + the
@@ -51,6 +55,8 @@ class Memory:
         index, mask = self._index_and_mask(op, 0)
         if buffer in self.limits:
             loaded = self._checked(buffer, access, None, self.e.ref(index), mask)
+        elif self._has_words(buffer, access, op.attrs):
+            loaded = self._of_words(buffer, access, self.e.ref(index), mask, op.attrs["room"])
         else:
             at = self._place(buffer, access, index, mask, writes=False)
             loaded = self._load(buffer, access, at, mask, op.attrs)
@@ -113,6 +119,28 @@ class Memory:
             args: list[Ref | str] = [pointer, f"i32 {alignment}", mask or _all_on(access), zeros]
             loaded = e.call(name, moved, args, [moved, pointer.type], hints=hints)
         return e.cast("bitcast", loaded, access)
+
+    def _has_words(self, buffer: Buffer, access: Type, attrs: dict[str, Any]) -> bool:
+        """See Note [Words of gathers]."""
+        narrow = access.lanes > 1 and access.bits in (8, 16)
+        room = attrs.get("room", 0) * access.bits >= _WORD.bits
+        return narrow and room and self.e.target.has_avx512 and buffer.space == "arg"
+
+    def _of_words(
+        self, buffer: Buffer, access: Type, index: Ref, mask: Ref | None, room: int
+    ) -> Ref:
+        """See Note [Words of gathers]."""
+        e, words = self.e, _WORD.with_lanes(access.lanes)
+        first = e.call("smin", index.type, [index, e.const(room - 32 // access.bits, index.type)])
+        at = e.pointer(self.bases[buffer], buffer.elem, first)
+        word = self._load(buffer, words, at, mask, {"alignment": access.bits // 8})
+        over = e.binary("sub", index, first)
+        shift = e.cast("trunc", over, words) if index.type.bits > 32 else over
+        shift = e.binary("mul", shift, access.bits)
+        if mask is not None:  # where nothing is read, the index is any number
+            shift = e.binary("and", shift, 31)
+        found = e.cast("trunc", e.binary("lshr", word, shift), access.as_int)
+        return e.cast("bitcast", found, access)
 
     def _store(
         self, buffer: Buffer, value: Ref, pointer: Ref, mask: Ref | None, attrs: dict[str, Any]
@@ -243,6 +271,7 @@ class Memory:
         return lines
 
 
+_WORD = Type("i32")
 _FIRST = 4  # metadata nodes before the scopes
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from stagejit.codegen.cpu.llvm.casts import cast
+from stagejit.codegen.cpu.llvm.lookups import lookup
 from stagejit.codegen.cpu.llvm.text import Emitter, Ref, type_text
 from stagejit.codegen.ir.nodes import I1, I32, Op, Type
 from stagejit.codegen.ir.rules import CASTS
@@ -314,6 +315,7 @@ _LOWERINGS: dict[str, Callable[[Emitter, Op, list[Ref], Type], Ref]] = {
         f"extractelement {args[0]}, i64 {op.attrs['lane']}", result),
     "insert": lambda e, op, args, result: e.op(
         f"insertelement {args[0]}, {args[1]}, i64 {op.attrs['lane']}", result),
+    "lookup": lambda e, op, args, result: lookup(e, *args),
     "shuffle": lambda e, op, args, result: e.shuffle(
         args[0], args[1] if len(args) > 1 else None, op.attrs["lanes"]),
 }  # fmt: skip

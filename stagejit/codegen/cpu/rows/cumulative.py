@@ -41,7 +41,9 @@ def cumulative_kernel(region: ClosedRegion, target: Target) -> Kernel:
     """The kernel of a region of kind `cumulative`."""
     loops = _plan(region, target)
     seconds = region_seconds(region, target)
-    return kernel_of(region, [loops], lambda *at: _Policy(*at).tree(), seconds, loops.choices)
+    return kernel_of(
+        region, [loops], lambda *at: _Policy(*at).tree(), seconds, loops.choices, target
+    )
 
 
 def _plan(region: ClosedRegion, target: Target) -> Loops:

@@ -39,7 +39,7 @@ def reduce_kernel(region: ClosedRegion, target: Target) -> Kernel:
     """The kernel of a region of kind `reduce`."""
     nests = [_plan(rows, target) for rows in row_nests(region, target)]
     choices = (*nests[0].choices, *_row_choices(nests[0]))  # the parts are alike
-    return kernel_of(region, nests, _tree, region_seconds(region, target), choices)
+    return kernel_of(region, nests, _tree, region_seconds(region, target), choices, target)
 
 
 def _tree(nest: VectorNest, emitter: Emitter, memory: Sequence[Memory]) -> Parallel:

@@ -260,6 +260,13 @@ def _shuffle(op: Op, result: Type, *args: Array) -> Array:
     return made
 
 
+def _lookup(op: Op, result: Type, index: Array, *table: Array) -> Array:
+    threads = max(map(len, (index, *table)))
+    whole = np.concatenate([a.repeat(threads // len(a), axis=0) for a in table], axis=1)
+    at = index.repeat(threads // len(index), axis=0).view(f"u{result.bits // 8}")
+    return np.take_along_axis(whole, np.minimum(at, whole.shape[1] - 1).astype(np.int64), axis=1)
+
+
 # What reductions are called on bools, of which true is -1 where it has a sign.
 _OF_MASKS = {"add": "xor", "mul": "and", "smin": "or", "smax": "and", "umin": "and", "umax": "or"}
 _NEUTRAL = {"fadd": -0.0, "fmul": 1.0, "fminimum": np.inf, "fmaximum": -np.inf}
@@ -319,5 +326,5 @@ _TYPED: dict[str, Evaluate] = {
     "uitofp": _int_to_float, "bitcast": lambda op, result, a: a.view(DTYPES[result.elem]),
     "select": _select, "splat": _splat, "lane_ids": _lane_ids,
     "extract": lambda op, result, a: a[:, op.attrs["lane"]], "insert": _insert,
-    "shuffle": _shuffle, "reduce": _reduce, "mask_below": _mask_below,
+    "shuffle": _shuffle, "lookup": _lookup, "reduce": _reduce, "mask_below": _mask_below,
 }  # fmt: skip
