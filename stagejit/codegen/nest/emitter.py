@@ -152,16 +152,16 @@ class Emitter:
 
     @contextmanager
     def _inside(
-        self, var: Var, chunk: Chunk, position: Register, mask: Register | None = None
+        self, var: Var, chunk: Chunk, around: Span, position: Register, mask: Register | None = None
     ) -> Iterator[None]:
-        """Where the elements of a chunk start."""
+        """Where the elements of a chunk start. around: what chunks of its kind cover."""
         if chunk.vector:
             with self.elements.at({var: position}, vector=var, lanes=chunk.size, mask=mask):
                 yield
             return
         span = Span(position, chunk.size)
         if chunk.tail == "shorter":
-            span = self.span(var).block_of(var, chunk.size, position)
+            span = around.block_of(var, chunk.size, position)
         with self.covering({var: span}), self.elements.at({var: position}):
             yield
 
@@ -179,7 +179,7 @@ class Emitter:
 
         def inside(position: Register) -> AbstractContextManager[None]:
             mask = self.b.mask_below(position, limit, size) if masked else None
-            return self._inside(var, first, position, mask)
+            return self._inside(var, first, span, position, mask)
 
         if first.straight and span.count is not None:
             for at in range(0, span.count if whole else span.count // size * size, size):
@@ -198,7 +198,7 @@ class Emitter:
                 self._cover(var, chunks[1:], rest)
                 return
             start, stop = (end, span.stop) if left is None else (0, left)
-            with self._inside(var, first, end, self.b.mask_below(start, stop, size)):
+            with self._inside(var, first, rest, end, self.b.mask_below(start, stop, size)):
                 self.emit(first.body)
 
         more = [chunk.body for chunk in (chunks if first.tail == "masked" else chunks[1:])]

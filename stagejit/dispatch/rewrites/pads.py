@@ -242,12 +242,13 @@ def _border(
 def _are_short(pieces: Sequence[Box], filled: Value) -> bool:
     """Whether pieces are many short runs, as around small images: each store takes a line that the
     interior is stored to at another time, so that to fill all of it before is faster."""
-    itemsize, lines = filled.type.dtype.itemsize, 0
+    itemsize, lines, nbytes = filled.type.dtype.itemsize, 0, filled.type.nbytes
+    if not isinstance(nbytes, int) or nbytes < SHORT_FROM_NBYTES:
+        return False
     for box in pieces:
         run = box.run(filled.shape)
         lines += box.count // max(run, 1) * (1 + run * itemsize // _LINE_NBYTES)
-    nbytes = filled.type.nbytes
-    return bool(SHORT_FROM_NBYTES <= nbytes < lines * _LINE_NBYTES)
+    return nbytes < lines * _LINE_NBYTES
 
 
 def _is_static(touch: Touch) -> bool:

@@ -79,7 +79,7 @@ def map_of_parts(graph: Graph, op: Op) -> Outcome:
     ):
         return declined("what else it reads would be read element by element")
     if not shaped:
-        return _built(graph, op, chain.result, pieces, borders)
+        return _built(graph, op, chain, pieces, borders)
     read = [chain.result if x is operand else _shaped(graph, x, chain) for x in op.operands]
     made = build(graph, "map", read, op.loc, **op.attrs)
     return build(graph, "reshape", (made,), shape=op.result.shape)
@@ -223,12 +223,12 @@ def _lies_in(graph: Graph, value: Value, boxes: Sequence[Box]) -> bool:
 
 
 def _built(
-    graph: Graph, op: Op, whole: Value, pieces: Sequence[Piece], borders: Sequence[Value]
+    graph: Graph, op: Op, chain: Chain, pieces: Sequence[Piece], borders: Sequence[Value]
 ) -> Value:
-    type = op.result.type
+    type, whole, loc = op.result.type, chain.result, chain.base.op.loc
     if borders:
-        border = build(graph, "map", borders, **op.attrs)
-        made = build(graph, "fill", (border,), shape=type.shape)
+        border = build(graph, "map", borders, loc, **op.attrs)
+        made = build(graph, "fill", (border,), loc, shape=type.shape)
     else:
         made = build(graph, "empty", (), shape=type.shape, dtype=type.dtype)
     for source, box in pieces:

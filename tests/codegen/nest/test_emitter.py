@@ -39,6 +39,7 @@ from stagejit.errors import InternalError
 from stagejit.index.affine import Affine, Var
 
 LANES = 8
+BEYOND = 256  # elements that no tree visits
 
 
 class Recorder:
@@ -75,9 +76,11 @@ class Recorder:
     def run(self, run_kernel: Any, tree: Node, items: int = 1) -> tuple[list[int], int]:
         """(the number of the visit of each element, how many there were)."""
         self.emitter.emit(tree)
-        order, last = np.zeros(self.var.extent, np.int64), np.zeros(1, np.int64)
+        extent = self.var.extent
+        order, last = np.zeros(extent + BEYOND, np.int64), np.zeros(1, np.int64)
         run_kernel(self.builder.finish(), [order, last], (), 0, items)
-        return order.tolist(), int(last[0])
+        assert not order[extent:].any(), "an element that is none was visited"
+        return order[:extent].tolist(), int(last[0])
 
 
 def expected(sizes: list[int]) -> list[int]:
@@ -344,3 +347,18 @@ def test_cells_of_a_tree() -> None:
     tree = (first, serial([Var(3)], (At((), second), first)))
     assert cells_set(tree) == {a, b}
     assert cells_set(first) == {a}
+
+
+@pytest.mark.parametrize("extent", range(1, 40))
+@pytest.mark.parametrize("item", [5, 15, 40])
+def test_blocks_of_what_vectors_leave_end_where_that_does(
+    run_kernel: Any, extent: int, item: int
+) -> None:
+    """not where blocks of the whole variable would: three elements had been taken for the last of
+    9, which a vector of 8 leaves over"""
+    recorder = Recorder(Var(extent))
+    body = Loop(recorder.var, (Chunk(1, recorder.visit),))
+    chunks = Chunk(LANES, recorder.visit, vector=True), Chunk(3, body, tail="shorter")
+    tree = Parallel(((recorder.var, item),), (recorder.start, Loop(recorder.var, chunks)))
+    order, _ = recorder.run(run_kernel, tree, tree.items)
+    assert 0 not in order

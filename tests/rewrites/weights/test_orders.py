@@ -16,9 +16,9 @@ from jax import lax
 
 import stagejit
 from stagejit.errors import GoneError
+from tests.randomness import RNG
 
 Array = Any
-RNG = np.random.default_rng(0)
 PARAMS = {
     name: RNG.normal(size=shape).astype(np.float32)
     for name, shape in {"w": (96, 64), "v": (64, 96), "s": (96,)}.items()
