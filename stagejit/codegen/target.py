@@ -61,6 +61,12 @@ _PROVED_BY = (
 # Cores that have few lines on the way to their first cache, and prefetchers that bring lines no
 # further than to the second: see Note [Lines ahead] in `places/loops.py`. Seen: the last.
 _ASK_AHEAD = frozenset({"skylake-avx512", "cooperlake", "cascadelake"})
+# Cores of which one asks a page ahead for what a tile reads once, panel by panel, as bytes of
+# weights: their prefetchers stop at the end of each. Seen: Cascade Lake, and a Granite Rapids, for
+# which products with bytes read 46 GB/s so, and 26 else; it gains nothing by it with maps.
+_ASK_PAGES = _ASK_AHEAD | {
+    "sapphirerapids", "emeraldrapids", "graniterapids", "graniterapids-d", "diamondrapids",
+}  # fmt: skip
 _SLOWED = _ASK_AHEAD  # see Note [Long vectors]; what they lose of a call:
 _SLOWED_SECONDS = 2.5e-6
 _LINES_AHEAD = 16  # 8 to 32 are alike
@@ -81,7 +87,7 @@ class Target(Machine):
     list. l1_nbytes, l2_nbytes: the share of one core, which may be a thread of a physical one.
     fma_ports: vectors that one core multiplies and adds (and loads) in a cycle. l1_misses: lines
     that it waits for at once. clock: cycles a second. slowed_seconds: what a call loses by vectors
-    of 64 bytes, see Note [Long vectors]."""
+    of 64 bytes, see Note [Long vectors]. asks_pages: whether tiles ask for panels a page ahead."""
 
     name: str
     triple: str
@@ -95,6 +101,7 @@ class Target(Machine):
     l1_misses: int
     clock: float
     slowed_seconds: float
+    asks_pages: bool
 
     @property
     def is_x86(self) -> bool:
@@ -258,6 +265,7 @@ def _make(
         cache_bandwidth=_CACHE_NBYTES_A_CYCLE * clock,
         # Two thirds of what it may give: half of what loads may take, or 32 bytes a cycle.
         lines_ahead=_LINES_AHEAD if cpu in _ASK_AHEAD else 0,
+        asks_pages=cpu in _ASK_PAGES,
         l2_bandwidth=max(32, ports * vector_nbytes / 2) * 2 / 3 * clock,
         line_nbytes=128 if cpu.startswith(_APPLE) else 64,
         page_nbytes=(16 << 10) if cpu.startswith(_APPLE) else 4096,

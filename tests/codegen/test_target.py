@@ -137,6 +137,15 @@ def test_which_cores_ask_for_lines(cpu: str, asks: bool) -> None:
 
 
 @pytest.mark.parametrize(
+    ("cpu", "asks"),
+    [("cascadelake", True), ("sapphirerapids", True), ("graniterapids", True), ("znver4", False),
+     ("znver5", False), ("icelake-server", False), ("x86-64-v4", False)],
+)  # fmt: skip
+def test_who_asks_for_panels_a_page_ahead(cpu: str, asks: bool) -> None:
+    assert module._x86("some", cpu, Target.avx512().features).asks_pages is asks
+
+
+@pytest.mark.parametrize(
     ("cpu", "line", "page"),
     [("apple-m1", 128, 16384), ("neoverse-n1", 64, 4096), ("znver4", 64, 4096)],
 )

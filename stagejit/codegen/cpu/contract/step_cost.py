@@ -258,7 +258,7 @@ class StepCosts:
     def asks_a_page_ahead(self, source: Source) -> bool:
         """Tiles ask for an operand as it comes from further away than the second cache, of which
         each element is used in one of them only, on cores that have to ask."""
-        if not self.target.lines_ahead or source.offset is None:
+        if not self.target.asks_pages or source.offset is None:
             return False
         # A part of what is large is as far away as the rest.
         whole = (source.leaf or source.value).type.nbytes > self.target.l2_nbytes
