@@ -10,6 +10,7 @@ import builtins
 import contextlib
 import ctypes
 import functools
+import importlib.util
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, cast
@@ -25,6 +26,7 @@ import numpy as np
 # `util` has the set of types that JAX's caches remember weakly.
 # Of the dtypes that JAX adds to NumPy's (PRNG keys), only `core` knows what they are made of, and
 # only `prng` how keys of any implementation are seeded, split and read.
+# From 0.12 on a scan tells its operands apart by a tree, which only `flattree` makes.
 from jax._src import config, core, source_info_util, traceback_util, util
 from jax._src.interpreters import partial_eval
 from jax._src.random import prng
@@ -42,6 +44,8 @@ ClosedJaxpr = jex_core.ClosedJaxpr
 Jaxpr = jex_core.Jaxpr
 
 _INTEGERS = frozenset({int})
+_has_trees = importlib.util.find_spec("jax._src.flattree") is not None
+_flattree: Any = importlib.import_module("jax._src.flattree") if _has_trees else None
 
 
 def trace_context() -> Any:
@@ -309,6 +313,17 @@ def scan_counts(params: Mapping[str, Any], operands: int) -> tuple[int, int]:
         return params["num_consts"], params["num_carry"]
     constants, carries, _ = params["ft_in"].update(list(range(operands))).unpack()
     return len(list(constants)), len(list(carries))
+
+
+def with_constant(params: Mapping[str, Any], operands: int) -> dict[str, Any]:
+    """The parameters of a scan that has one constant more, the last of them, but for its body."""
+    (at, _), found = scan_counts(params, operands), dict(params)
+    if "ft_in" in params:
+        _, *others = params["ft_in"].unpack()
+        return found | {"ft_in": _flattree.pack((_flattree.nones(at + 1), *others))}
+    if "linear" in params:
+        found["linear"] = (*params["linear"][:at], False, *params["linear"][at:])
+    return found | {"num_consts": at + 1}
 
 
 def remembered_weakly(kind: type) -> type:

@@ -17,6 +17,7 @@ import jax
 import numpy as np
 from jax.extend import core as jex_core
 
+from stagejit.compat import scan_counts, with_constant
 from stagejit.runtime.cpu import snapshots
 from stagejit.runtime.cpu.native import snapshots as native
 from stagejit.runtime.lowering import seams
@@ -50,10 +51,8 @@ def with_operand(equation: Any, enclosed: Callable[[Any, int], Any]) -> tuple[An
     params, atoms = dict(equation.params), list(equation.invars)
     kind = jax_name(equation.primitive)
     if kind == "scan":
-        at = params["num_consts"]
-        params |= {"jaxpr": enclosed(params["jaxpr"], at), "num_consts": at + 1}
-        if "linear" in params:
-            params["linear"] = (*params["linear"][:at], False, *params["linear"][at:])
+        at, _ = scan_counts(params, len(atoms))
+        params = with_constant(params, len(atoms)) | {"jaxpr": enclosed(params["jaxpr"], at)}
     elif kind == "while":
         inner = params["body_nconsts"]
         at = params["cond_nconsts"] + inner
