@@ -231,6 +231,11 @@ def calls_to_run(compilation: Compilation, last: str) -> int:
     return calls_of(lambda: compilation.run_until(last))
 
 
+def calls_after(first: str, program: Program, last: str) -> int:
+    """The same for what comes after the step `first` of a program."""
+    return calls_to_run(Compilation(requested(program, verify=False)).run_until(first), last)
+
+
 @pytest.mark.some(2)
 @pytest.mark.parametrize(
     "family",
@@ -268,22 +273,13 @@ def test_work_is_near_linear(family: Callable[[int], Program]) -> None:
     ],
 )
 def test_each_rewrite_of_dispatches_is_near_linear(family: Callable[[int], Program]) -> None:
-    short, long = (
-        calls_to_run(Compilation(requested(family(n), verify=False)).run_until("assemble"), "place")
-        for n in (100, 400)
-    )
+    short, long = (calls_after("assemble", family(n), "place") for n in (100, 400))
     assert long / short < 4 * MOST_GROWTH, (long, short)
 
 
 def test_what_products_give_is_carried_past_each_sum_once() -> None:
     """However many products a sum is made of."""
-    short, long = (
-        calls_to_run(
-            Compilation(requested(gradient_of_tied_layers(n), verify=False)).run_until("normalize"),
-            "encode",
-        )
-        for n in (24, 96)
-    )
+    short, long = (calls_after("normalize", gradient_of_tied_layers(n), "encode") for n in (24, 96))
     assert long / short < 4 * MOST_GROWTH, (long, short)
 
 
@@ -330,13 +326,7 @@ def test_what_iterations_share_is_looked_at_once_each() -> None:
 
 
 def test_versions_of_one_buffer_are_scheduled_once_each() -> None:
-    short, long = (
-        calls_to_run(
-            Compilation(requested(states_that_are_read(n), verify=False)).run_until("resolve"),
-            "schedule",
-        )
-        for n in (40, 120)
-    )
+    short, long = (calls_after("resolve", states_that_are_read(n), "schedule") for n in (40, 120))
     assert long / short < 3 * MOST_GROWTH, (long, short)
 
 
@@ -351,10 +341,7 @@ def nest(n: int) -> Program:
 
 def test_each_body_of_a_nest_is_scheduled_as_often() -> None:
     calls_to_run(Compilation(requested(nest(2), verify=False)), "schedule")
-    short, long = (
-        calls_to_run(Compilation(requested(nest(n), verify=False)).run_until("place"), "schedule")
-        for n in (6, 24)
-    )
+    short, long = (calls_after("place", nest(n), "schedule") for n in (6, 24))
     assert long / short < 4 * MOST_GROWTH, (long, short)
 
 
@@ -372,10 +359,7 @@ def nested_branches(n: int) -> Program:
 
 @pytest.mark.parametrize("family", [nest, nested_branches])
 def test_each_body_of_a_nest_is_rewritten_as_often(family: Callable[[int], Program]) -> None:
-    short, long = (
-        calls_to_run(Compilation(requested(family(n), verify=False)).run_until("trace"), "rewrite")
-        for n in (6, 24)
-    )
+    short, long = (calls_after("trace", family(n), "rewrite") for n in (6, 24))
     assert long / short < 4 * MOST_GROWTH, (long, short)
 
 

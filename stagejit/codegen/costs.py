@@ -16,6 +16,7 @@ from stagejit.dispatch.regions import Region, Store
 from stagejit.graph.dims import GatherDims
 from stagejit.graph.ir import Op, Value
 from stagejit.graph.ops.elementwise import function_of
+from stagejit.index.box import Box
 
 _CALLED = 4.0  # operations that a call takes
 
@@ -79,14 +80,8 @@ def _run(op: Op) -> int:
         return GatherDims.of(op.attrs).row_size(op.result.shape)
     if not op.definition.is_extract:
         return 0
-    run, shape, strides = 1, op.operands[0].shape, op.attrs["strides"]
-    for size, extent, stride in reversed(list(zip(op.result.shape, shape, strides, strict=True))):
-        if stride > 1:
-            break
-        run *= size
-        if size < extent:
-            break
-    return run
+    sizes = op.result.shape
+    return Box((0,) * len(sizes), sizes, op.attrs["strides"]).run(op.operands[0].shape)
 
 
 def _in_lines(count: int, run: int, itemsize: int, line_nbytes: int) -> int:

@@ -19,7 +19,7 @@ its body.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from stagejit.base.decisions import Decision
@@ -93,16 +93,14 @@ def _store(log: Log) -> None:
         log.decisions += run_steps(log.graph, (SIMPLIFY,), log.options, log.machine)
 
 
-def _share_pads(log: Log) -> None:
-    """Pads that are boxes of one; boxes of boxes are one, too."""
-    if share_pads(log):
-        log.decisions += run_steps(log.graph, (SIMPLIFY,), log.options, log.machine)
+def _simplified(rewrite: Callable[[Log], object]) -> Callable[[Log], None]:
+    """A rewrite of a graph; where it did something, views of what it gives may be one."""
 
+    def run(log: Log) -> None:
+        if rewrite(log):
+            log.decisions += run_steps(log.graph, (SIMPLIFY,), log.options, log.machine)
 
-def _attend(log: Log) -> None:
-    """Attention; views of what it gives may be one."""
-    if fuse_attention(log):
-        log.decisions += run_steps(log.graph, (SIMPLIFY,), log.options, log.machine)
+    return run
 
 
 def _tile(log: Log) -> None:
@@ -133,10 +131,10 @@ STEPS: tuple[Step, ...] = (
     GraphStep(branches.UPDATE, update_branches),
     LocalStep("parts", (*parts.RULES, *pads.RULES, *views.RULES)),
     LocalStep("repeats", repeats.RULES),
-    GraphStep(shared_pads.NAME, _share_pads),
+    GraphStep(shared_pads.NAME, _simplified(share_pads)),
     GraphStep(prefixes.NAME, share_prefixes),
     GraphStep(bordered.NAME, border_buffers),
-    GraphStep(attention.NAME, _attend),
+    GraphStep(attention.NAME, _simplified(fuse_attention)),
     GraphStep(fuse.NAME, _tile),
     split_scan.STEP,
     split.STEP,

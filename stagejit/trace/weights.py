@@ -102,9 +102,8 @@ class Weight:
         self.aval = jax.typeof(array)
         self.tables: weakref.WeakSet[Any] = weakref.WeakSet()
         self._held: Any = array
-        self._again: Callable[[], Any] | None = (
-            None  # makes what is not held of what a program reads
-        )
+        # Makes what is not held of what a program reads.
+        self._again: Callable[[], Any] | None = None
         self.content = content_of(array)
         self.content.weights.add(self)
 

@@ -247,7 +247,7 @@ def _are_short(pieces: Sequence[Box], filled: Value) -> bool:
         return False
     for box in pieces:
         run = box.run(filled.shape)
-        lines += box.count // max(run, 1) * (1 + run * itemsize // _LINE_NBYTES)
+        lines += box.count // run * (1 + run * itemsize // _LINE_NBYTES)
     return nbytes < lines * _LINE_NBYTES
 
 

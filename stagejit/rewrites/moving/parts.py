@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from stagejit.base.loc import UNKNOWN, Loc
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.ops import build
 from stagejit.graph.ops.moving.slices import known_box
@@ -102,7 +103,7 @@ def box_of_parts(graph: Graph, op: Op) -> Outcome:
         return None  # it is no more than a box of one part: see `views.extract_of_insert`
     if not all(_is_copied(part.source) or box == known_box(part.insert) for part, box in read):
         return declined("whoever computes a part stores it there, and all of it")
-    made = _emptied(graph, op, chain)
+    made = _base(graph, op, None if chain.is_filled else chain.base.op.operands[0])
     for part, box in read:
         inner = _box_of(graph, part.source, box.inside(known_box(part.insert)))
         offsets = box.inside(whole).offsets
@@ -225,12 +226,9 @@ def _lies_in(graph: Graph, value: Value, boxes: Sequence[Box]) -> bool:
 def _built(
     graph: Graph, op: Op, chain: Chain, pieces: Sequence[Piece], borders: Sequence[Value]
 ) -> Value:
-    type, whole, loc = op.result.type, chain.result, chain.base.op.loc
-    if borders:
-        border = build(graph, "map", borders, loc, **op.attrs)
-        made = build(graph, "fill", (border,), loc, shape=type.shape)
-    else:
-        made = build(graph, "empty", (), shape=type.shape, dtype=type.dtype)
+    whole, loc = chain.result, chain.base.op.loc
+    border = build(graph, "map", borders, loc, **op.attrs) if borders else None
+    made = _base(graph, op, border, loc)
     for source, box in pieces:
         read = [source if x is whole else _box_of(graph, x, box) for x in op.operands]
         mapped = build(graph, "map", read, **op.attrs)
@@ -240,12 +238,13 @@ def _built(
     return made
 
 
-def _emptied(graph: Graph, op: Op, chain: Chain) -> Value:
-    """What is there before the parts, in the shape of an op's result."""
+def _base(graph: Graph, op: Op, border: Value | None, loc: Loc = UNKNOWN) -> Value:
+    """What is there before the parts, in the shape of an op's result. border: None if they are all
+    of it."""
     type = op.result.type
-    if chain.is_filled:
+    if border is None:
         return build(graph, "empty", (), shape=type.shape, dtype=type.dtype)
-    return build(graph, "fill", chain.base.op.operands, shape=type.shape)
+    return build(graph, "fill", (border,), loc, shape=type.shape)
 
 
 def _box_of(graph: Graph, value: Value, box: Box) -> Value:
