@@ -93,11 +93,11 @@ def _store(log: Log) -> None:
         log.decisions += run_steps(log.graph, (SIMPLIFY,), log.options, log.machine)
 
 
-def _simplified(rewrite: Callable[[Log], object]) -> Callable[[Log], None]:
+def _simplified(change: Callable[[Log], object]) -> Callable[[Log], None]:
     """A rewrite of a graph; where it did something, views of what it gives may be one."""
 
     def run(log: Log) -> None:
-        if rewrite(log):
+        if change(log):
             log.decisions += run_steps(log.graph, (SIMPLIFY,), log.options, log.machine)
 
     return run
