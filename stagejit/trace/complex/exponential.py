@@ -65,13 +65,22 @@ def expm1(x: Pair) -> Pair:
     return near.where(below | b.equals(0), real - 1), imaginary
 
 
-def _squares_less_one(a: Real, b: Real) -> Real:
-    """a^2 + b^2 - 1 to the last bits, for a >= b around 1."""
+def _square_less_one(a: Real, b: Real) -> Real:
+    """|1 + a + bi|^2 - 1 = 2a + a^2 + b^2 to the last bits, for parts of moderate size."""
     if a.dtype is not f64:
         wide, other = a.to(f64), b.to(f64)
-        return ((wide - 1) * (wide + 1) + other * other).to(a.dtype)
+        return (wide * 2 + other * other + wide * wide).to(a.dtype)
     (p, p_low), (q, q_low) = _square(a), _square(b)
-    return ((p - 1) + q) + (p_low + q_low)  # p - 1 is exact, and so is the sum where it cancels
+    total, lost = _sum(a * 2, q)
+    total, more = _sum(total, p)
+    return (total + q_low) + (lost + more + p_low)
+
+
+def _sum(x: Real, y: Real) -> tuple[Real, Real]:
+    """x + y as a sum of two numbers (Knuth 1969)."""
+    result = x + y
+    taken = result - x
+    return result, (x - (result - taken)) + (y - taken)
 
 
 def _square(x: Real) -> tuple[Real, Real]:
@@ -87,7 +96,7 @@ def log_of_size(x: Pair) -> Real:
     """The logarithm of the absolute value, also of one that is nearly 1."""
     large, small = larger(abs(x[0]), abs(x[1])), smaller(abs(x[0]), abs(x[1]))
     near = (large > 0.5) & (large < 2.0)
-    inside = _squares_less_one(large.where(near, 1), small.where(near, 0))
+    inside = _square_less_one(large.where(near, 1) - 1, small.where(near, 0))
     ratio = large.like(0).where(large.equals(0), small / large)
     far = large("log") + (ratio * ratio)("log1p") * 0.5
     result = (inside("log1p") * 0.5).where(near, far)
@@ -99,14 +108,14 @@ def log(x: Pair) -> Pair:
 
 
 def log1p(x: Pair) -> Pair:
-    """Where 1 + x is around 1, log1p(a (a + 2) + b^2) / 2."""
+    """The logarithm of 1 + x. Its size is taken of x where 1 + x is around 1: the sum is rounded,
+    and where its size is nearly 1, all digits of the logarithm are behind those that it keeps."""
     a, b = x
     one = a + 1
     far, angle = log_of_size((one, b)), b("atan2", one)
-    near = (abs(a) < 0.5) & (abs(b) < 0.5)
-    p, q = a.where(near, 0).to(f64), b.where(near, 0).to(f64)
-    inside = (p * (p + 2) + q * q).to(a.dtype)
-    return (inside("log1p") * 0.5).where(near, far), angle
+    moderate = (abs(a) < 4) & (abs(b) < 4)
+    inside = _square_less_one(a.where(moderate, 0), b.where(moderate, 0))
+    return (inside("log1p") * 0.5).where(moderate & (inside > -0.5), far), angle
 
 
 def sqrt(x: Pair) -> Pair:
