@@ -83,12 +83,14 @@ class StreamProgram:
     def run(self, stream: int, operands: Sequence[int], results: Sequence[int]) -> None:
         """Queues a call. results: the last is scratch memory."""
         loaded = self.executable.on(driver_of(self._target))
-        weights = self._weights_on(loaded)
+        weights = self._weights_on(loaded, stream)
         placed = self.layout.placed([*operands, *weights], loaded.constants, results)
         loaded.on_stream(stream, placed)
 
-    def _weights_on(self, loaded: Loaded) -> list[int]:
-        """Where they are on the GPU: copied at the first call, and when others take their place."""
+    def _weights_on(self, loaded: Loaded, stream: int) -> list[int]:
+        """Where they are on the GPU: copied at the first call, and when others take their place,
+        behind the calls that still read those and before this one, which may be a graph and then
+        waits for its own stream alone."""
         arrays, driver = self._weights(), loaded.driver
         places, there = self._placed.get(loaded, ([], ()))
         if len(there) == len(arrays) and all(map(operator.is_, there, arrays)):
@@ -97,9 +99,11 @@ class StreamProgram:
             if not places:
                 places = [driver.allocate(array.nbytes) for array in arrays]
                 weakref.finalize(self, driver.free_later, places)
+            driver.follow(driver.main, stream)
             for place, array in zip(places, arrays, strict=True):
                 if array.nbytes:
                     driver.copy_in(place, np.ascontiguousarray(array), driver.main)
+            driver.lead(stream, driver.main)
         self._placed[loaded] = places, tuple(arrays)
         return places
 

@@ -139,8 +139,13 @@ class Xla:
                 self.pieces.append(self.results[-1])
 
     def call(self, arrays: Sequence[np.ndarray], **how: Any) -> list[np.ndarray]:
-        """What XLA puts on its stream before, the call, and what it puts there behind."""
-        driver, made = self.driver, []
+        """The results, once they are there."""
+        return self.finish(self.start(arrays, **how))
+
+    def start(self, arrays: Sequence[np.ndarray], **how: Any) -> list[int]:
+        """What XLA puts on its stream before, the call, and what it puts there behind: copies of
+        the results."""
+        driver, made = self.driver, list[int]()
         for address, array in zip(self.operands, arrays, strict=True):
             driver.copy_in(address, np.full_like(array, 99), self.stream)
             driver.copy_in(address, np.ascontiguousarray(array), self.stream)
@@ -151,12 +156,17 @@ class Xla:
             assert found == FAILED
             raise RuntimeError(frame.messages[0])
         for address, type in zip(self.results, self.types, strict=False):
-            made.append(np.empty(type.shape, type.dtype.numpy))
-            copy = driver.allocate(type.nbytes)
-            driver.copy(copy, address, type.nbytes, self.stream)
+            made.append(driver.allocate(type.nbytes))
+            driver.copy(made[-1], address, type.nbytes, self.stream)
             driver.fill(address, 0xFF, type.nbytes, self.stream)  # XLA uses it for something else
-            driver.copy_out(made[-1], copy, self.stream)
-            driver.free(copy)
+        return made
+
+    def finish(self, copies: Sequence[int]) -> list[np.ndarray]:
+        made = []
+        for copy, type in zip(copies, self.types, strict=True):
+            made.append(np.empty(type.shape, type.dtype.numpy))
+            self.driver.copy_out(made[-1], copy, self.stream)
+            self.driver.free(copy)
         return made
 
     def close(self) -> None:
@@ -213,6 +223,32 @@ def test_a_call_is_in_order_with_its_stream(
         with driver.current():
             xla.close()
         del xla, program, loaded
+
+
+def test_weights_take_their_place_in_the_order_of_the_stream(
+    driver: PyCudaDriver, device: Device
+) -> None:
+    """Behind a call that still reads those before, and before one that is a graph."""
+    weights = [np.full((24, 24), number, np.float32) for number in range(4)]
+    bound = stagejit.bind(lambda w, x: jnp.sin(x @ w) + w, weights[0])
+    with using(driver):
+        program = program_of(bound, X)
+        with driver.current():
+            xla = Xla(driver, program)
+        for seed in range(budget(3, of=6)):
+            device.seed(seed)
+            for w in weights:
+                bound.update(w)
+                with driver.current():
+                    made = [xla.start([X]), xla.start([X])]
+                bound.update(weights[0])
+                with driver.current():
+                    made.append(xla.start([X]))
+                    for each, right in zip(made, (w, w, weights[0]), strict=True):
+                        assert is_close(xla.finish(each), [np.sin(X @ right) + right])
+        with driver.current():
+            xla.close()
+        del xla, program
 
 
 def test_what_goes_wrong_is_an_error_of_xlas(driver: PyCudaDriver, device: Device) -> None:
