@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import jax
+import jax.numpy as jnp
 import pytest
 
 from stagejit.codegen.cuda.device import DEVICES, device_like
+from stagejit.codegen.ir.grid.shared_memory import dynamic_nbytes
+from stagejit.options import Options
 from stagejit.runtime.cuda.driver import Source
 from stagejit.runtime.cuda.emulation import compiling
+from tests.cuda.machine import compilation_of
 
 
 def test_a_gpu_is_taken_for_what_its_name_says() -> None:
@@ -24,6 +29,18 @@ def test_a_gpu_that_nobody_knows() -> None:
     assert other.f32_flops == pytest.approx(a100.f32_flops * 56 / 108)
     assert device_like("NVIDIA L40S", "sm_89", 142).arch == "sm_89"
     assert device_like("something", "sm_130", 10).cores == 10
+
+
+@pytest.mark.parametrize("arch", ["sm_86", "sm_89", "sm_120", "sm_130"])
+def test_kernels_ask_for_no_more_than_a_smaller_gpu_has(arch: str) -> None:
+    """Tiles on their way fill what shared memory an A100 has, and there is less of it elsewhere."""
+    device = device_like("a small one", arch, 142)
+    assert device.block_shared_nbytes == 99 << 10
+    assert device.threads_a_core == 1536
+    x = jax.ShapeDtypeStruct((4096, 4096), jnp.bfloat16)
+    made = compilation_of(jnp.dot, x, x, options=Options(), device=device).run_until("codegen")
+    asked = [dynamic_nbytes(each.kernel.function.buffers) for each in made.kernels.values()]
+    assert max(asked) <= device.block_shared_nbytes
 
 
 @pytest.mark.parametrize("what", ["machine", "compiler"])

@@ -106,7 +106,14 @@ DEVICES = {
     )
 }  # fmt: skip
 OF_ARCHITECTURES = {"sm_80": "A100", "sm_90a": "H200", "sm_100": "B200"}
-_LIKE_ANY = "A100"  # what others can do, too
+_LIKE_ANY = "A100"  # what others can do, too, but for what is below
+# Threads and blocks of a multiprocessor, KiB of shared memory that it has, and that a block may
+# have, of other architectures; of one that is not known the least of all.
+_SMALL = 1536, 16, 100, 99
+_LIMITS = {
+    "sm_86": _SMALL, "sm_87": (1536, 16, 164, 163), "sm_89": (1536, 24, 100, 99),
+    "sm_103": (2048, 32, 228, 227), "sm_120": (1536, 24, 100, 99), "sm_121": (1536, 24, 100, 99),
+}  # fmt: skip
 
 
 def device_named(name: str) -> Device:
@@ -126,7 +133,17 @@ def device_like(name: str, arch: str, cores: int) -> Device:
     usual = DEVICES[OF_ARCHITECTURES.get(arch, _LIKE_ANY)]
     known = next((known for known in same if known.name in name), usual)
     share = cores / known.cores if cores else 1.0
-    return replace(
+    made = replace(
         known, name=name, arch=arch, cores=cores or known.cores,
         bandwidth=known.bandwidth * share, tensor_flops=known.tensor_flops * share,
+    )  # fmt: skip
+    return made if arch in OF_ARCHITECTURES else _limited(made)
+
+
+def _limited(device: Device) -> Device:
+    """With as much of everything as its architecture has."""
+    threads, blocks, shared, of_block = _LIMITS.get(device.arch, _SMALL)
+    return replace(
+        device, threads_a_core=threads, blocks_a_core=blocks, l2_nbytes=shared << 10,
+        shared_nbytes=shared << 10, block_shared_nbytes=of_block << 10,
     )  # fmt: skip
