@@ -3,7 +3,8 @@
 Input and output: one (atan2: two) f32 or f64 `Value`. Method: sin and cos reduce modulo pi in three
 multiply-add steps and use one odd polynomial; above a limit, one uniform branch per vector
 multiplies by a window of the bits of 1/(2 pi) (Payne and Hanek), exact for every finite argument.
-Invariants: at most 2 units in the last place, NaN passes, infinities give NaN.
+Invariants: at most 2 units in the last place (2.3 of sin and cos where a CPU has no fused
+multiply-add), NaN passes, infinities give NaN.
 """
 
 from __future__ import annotations

@@ -11,8 +11,8 @@ a copy where it is not. What else is written into is copied to scratch memory fi
 are there twice, or are arguments, are copied at the end.
 
 Note [On their stream]: of buffers that come again a graph is captured, which is launched on XLA's
-stream itself. Before that, and where there is no graph, the program runs on our streams: those
-follow XLA's stream, and it follows them.
+stream itself, and the main one of ours follows it. Before that, and where there is no graph, the
+program runs on our streams: those follow XLA's stream, and it follows them.
 
 This has not run on a GPU: tests call the handler with frames of their own.
 """
@@ -89,7 +89,7 @@ class StreamProgram:
 
     def _weights_on(self, loaded: Loaded, stream: int) -> list[int]:
         """Where they are on the GPU: copied at the first call, and when others take their place,
-        behind the calls that still read those and before this one, which may be a graph and then
+        behind the calls that still read those, and before this one, which may be a graph that
         waits for its own stream alone."""
         arrays, driver = self._weights(), loaded.driver
         places, there = self._placed.get(loaded, ([], ()))
@@ -99,7 +99,6 @@ class StreamProgram:
             if not places:
                 places = [driver.allocate(array.nbytes) for array in arrays]
                 weakref.finalize(self, driver.free_later, places)
-            driver.follow(driver.main, stream)
             for place, array in zip(places, arrays, strict=True):
                 if array.nbytes:
                     driver.copy_in(place, np.ascontiguousarray(array), driver.main)

@@ -8,6 +8,7 @@ order with what XLA puts before and behind it.
 from __future__ import annotations
 
 import ctypes
+import gc
 from collections.abc import Callable, Sequence
 from ctypes import c_int32, c_int64, c_uint64, c_void_p
 from typing import Any
@@ -249,6 +250,38 @@ def test_weights_take_their_place_in_the_order_of_the_stream(
         with driver.current():
             xla.close()
         del xla, program
+
+
+def test_memory_of_a_program_goes_back_behind_its_last_call(
+    driver: PyCudaDriver, device: Device
+) -> None:
+    """Nobody need wait for a call before they drop its program, whose kernels others have, too."""
+    right = exact(passed_on, X)
+    for seed in range(budget(3, of=6)):
+        with using(driver):
+            program = program_of(passed_on, X)
+            with driver.current():
+                xla = Xla(driver, program)
+                for _ in range(2):
+                    xla.call([X])
+                loaded = program.executable.on(driver)
+                constants, kernels = loaded.constants, loaded.parts.functions
+                assert constants
+                device.seed(seed)
+                started = xla.start([X])
+            del program, loaded, xla.program
+            gc.collect()
+            with driver.current():
+                taken = [driver.allocate(24 * X.itemsize) for _ in constants]
+                assert taken == constants
+                for address in taken:
+                    driver.fill(address, 0xFF, 24 * X.itemsize, driver.main)
+                driver.synchronize(driver.main)
+                assert is_close(xla.finish(started), right)
+                for address in taken:
+                    driver.free(address)
+                xla.close()
+            del xla, kernels
 
 
 def test_what_goes_wrong_is_an_error_of_xlas(driver: PyCudaDriver, device: Device) -> None:

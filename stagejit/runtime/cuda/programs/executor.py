@@ -184,6 +184,7 @@ class Loaded:
         if graph is not None:
             self.graphs.move_to_end(key)
             driver.replay_for(handle, graph)
+            driver.follow(driver.main, handle)  # memory that it reads goes back in that order
             return
         driver.follow(driver.main, handle)
         try:
