@@ -368,11 +368,13 @@ class SumTile:
     def _fetch_near(self, loop: Steps, offsets: Sequence[Register]) -> None:
         """What a later step reads of vectors that follow each other, a line at a time."""
         lane, lanes, near = self.tiling.lane, self.tiling.lanes, self.tiling.near
+        locality = 3 if self.tiling.near_cache == 1 else 2
         for view, offset, move in zip(self.kernel.operands, offsets, loop.moves, strict=True):
             if lane in view.depends and move == self.tiling.row:
                 line = max(self.tiling.line_nbytes // view.dtype.itemsize, 1)
                 for at in range(0, self.sizes[lane] * lanes, line):
-                    self.b.prefetch(view.buffer, offset + (move * near + at))
+                    ahead = move * near + at
+                    self.b.prefetch(view.buffer, offset + ahead, locality=locality)
 
     def _lanes(self, view: View) -> int:
         """Of what is loaded of an operand; 0: scalars."""

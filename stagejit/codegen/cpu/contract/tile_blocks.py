@@ -2,13 +2,6 @@
 
 Input: the register tilings that `TileSearch` proposes. Output: the cheapest complete `Tiling`.
 Invariant: blocks change neither what is computed nor, for a given target, the order of its sums.
-
-Note [A page ahead]: what is used in one tile only comes at the speed of memory or of the last cache
-at best, if enough of its lines are on the way. Prefetchers stop where a page ends, and begin anew a
-few lines into the next one. Cores that have to ask for lines ask for that which lies a page ahead,
-whatever panel, row or array it belongs to: what a kernel reads last asks for what the next one may
-read first. On two cores of Cascade Lake, C that multiplies by 85 MB of bytes takes 4.6 ms without,
-4.1 with 512 bytes, 3.7 with 2 KiB, 3.6 with 4 to 16, and reads them in 3.6.
 """
 
 from __future__ import annotations
@@ -41,10 +34,6 @@ _GATHER_CYCLES = 3.0  # an element whose neighbours in memory are too few for a 
 _STREAM_STEPS = 8  # rows in flight where an operand streams from memory
 # Bytes of each row that an item should read at least: from memory, from the last cache.
 _STREAM_CHUNK, _NEAR_CHUNK = 4096, 1024
-# Of steps that are fetched ahead from the second cache: a line that had to leave it comes in time,
-# too. On Cascade Lake, 4 to 32 steps of 6 x 4 vectors take 0.94 of the time of none.
-_NEAR_CYCLES = 96
-_BLOCKS_OF_PAGES = 8  # tiles go elsewhere behind a block: an eighth of it is asked for in vain
 _LINE_CHUNK = 256 << 10  # of memory that is read in line, where an item's start is not felt
 
 
@@ -103,52 +92,14 @@ class BlockSearch(TileSearch):
             * self._pack_cycles(source, tiling, packs)
             for source, packs in zip(self.sources, tiling.pack, strict=True)
         )
-        cycles, near = self.at_least(tiling) + moved, self._near(tiling)
-        return replace(tiling, cycles=cycles, near=near, next_tile=self._next(tiling))
-
-    def _near(self, tiling: Tiling) -> int:
-        """How many steps ahead tiles fetch vectors that follow each other in the second cache: not
-        at all where a step takes longer than one comes, or has no time for more loads. What few
-        rows use comes from further away, line after line, see Note [A page ahead]."""
-        vector, lane = self.vector, self.lane
-        if vector is None or lane is None or self.across or not tiling.reduce:
-            return 0
-        packs = tiling.pack[self.sources.index(vector)]
-        follows = vector.stride(tiling.reduce[-1]) == tiling.row
-        if follows and not packs and self.asks_a_page_ahead(vector):
-            steps = -(-self.target.page_nbytes // (tiling.row * vector.dtype.itemsize))
-            if tiling.blocked is None or tiling.k_block >= _BLOCKS_OF_PAGES * steps:
-                return steps
-        if self.is_passed(vector):
-            return 0
-        if packs:
-            follows = panel_split(vector, tiling) is not None
-        points = math.prod(split.most for split in tiling.splits)
-        vectors = tiling.row // self.lanes
-        lines = tiling.row * vector.dtype.itemsize / self.target.line_nbytes
-        loads = points // vectors / 2 + vectors + lines
-        wanted = follows and self.is_short(points) and self.second_cycles(vector) > 0
-        return math.ceil(_NEAR_CYCLES * self.fma_rate / points) if wanted and loads <= points else 0
-
-    def _next(self, tiling: Tiling) -> tuple[int, Var] | None:
-        """The number of the operand of which tiles of dot products, each a piece of memory that
-        follows on the one before along an axis, fetch what the next tile reads; and that axis. See
-        Note [A page ahead]."""
-        if not self.across or any(tiling.pack):
-            return None
-        for number, source in enumerate(self.sources):
-            rows = max(
-                (split for split in tiling.splits if split.var in source.depends),
-                key=lambda split: split.most,
-                default=None,
-            )
-            if rows is None or not self.asks_a_page_ahead(source):
-                continue
-            follows = source.stride(rows.var) == self.steps
-            nbytes = rows.most * self.steps * source.dtype.itemsize
-            if follows and nbytes <= 2 * self.target.page_nbytes:
-                return number, rows.var
-        return None
+        far = self.steps_from_far(tiling)
+        return replace(
+            tiling,
+            cycles=self.at_least(tiling) + moved,
+            near=far or self.steps_from_second(tiling),
+            near_cache=2 if far else 1,
+            next_tile=self.next_tile(tiling),
+        )
 
     def _pack_cycles(self, source: Source, tiling: Tiling, packs: bool) -> float:
         """Cycles to copy one element, if it is: few along lanes, more when transposing or
@@ -330,7 +281,8 @@ class BlockSearch(TileSearch):
 
     def _with_items(self, tiling: Tiling) -> Tiling:
         """Split over cores: the axes whose splitting moves least."""
-        wanted = min(_ITEMS_PER_CORE * self.target.cores, int(tiling.cycles / _SMALL_CYCLES))
+        cycles = tiling.cycles + self.moving_cycles()
+        wanted = min(_ITEMS_PER_CORE * self.target.cores, int(cycles / _SMALL_CYCLES))
         vector = self.vector
         if vector is not None and self.runs_on(tiling):
             return self._in_shares(tiling, vector, wanted)

@@ -23,10 +23,10 @@ class Tiling:
     first. reduce: reduction axes, outermost first. blocked: the one that is cut into blocks of
     `k_block` steps; those before it then take one step a block. ahead: each of them fetches what
     the next one reads of the vector operand. near: how many steps before they read a line that
-    follows the one before tiles bring it to the first cache, from the second one or, where nothing
-    else does, from memory; 0: it comes when it is read. next_tile: the number of the operand
-    of which tiles bring what the next one along an axis reads, which lies behind their own, and
-    that axis. cut: the reduction axis of which the last part has fewer steps. panels: what is
+    follows the one before tiles bring it to the first cache, or to the second one where it comes
+    from further away (`near_cache`); 0: it comes when it is read. next_tile: the number of the
+    operand of which tiles bring what the next one along an axis reads, which lies behind their own,
+    and that axis. cut: the reduction axis of which the last part has fewer steps. panels: what is
     packed with lanes lies tile by tile, see Note [Panels of scratch].
     """
 
@@ -40,6 +40,7 @@ class Tiling:
     k_block: int = 0
     ahead: bool = False
     near: int = 0
+    near_cache: int = 1
     next_tile: tuple[int, Var] | None = None
     cut: Var | None = None
     panels: bool = True
@@ -60,7 +61,8 @@ class Tiling:
     def fetches(self) -> str:
         """What tiles ask for before they read it; nothing where others do."""
         if self.near:
-            return f"each step asks for what is read {self.near} steps later"
+            into = ("first", "second")[self.near_cache - 1]
+            return f"each step brings what is read {self.near} steps later to the {into} cache"
         if self.next_tile is not None:
             side = ("left", "right")[self.next_tile[0]]
             return f"each tile asks for what the next one reads of the {side} operand"

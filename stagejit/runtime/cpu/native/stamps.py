@@ -33,8 +33,7 @@ def timed(text: str) -> str:
     return text
 
 
-_LIBC = ("calloc", "free", "pthread_self", "clock_gettime")
-_CLOCK_MONOTONIC = 1
+_LIBC = ("calloc", "free", "pthread_self")
 
 
 def imports() -> dict[str, int]:
@@ -61,21 +60,15 @@ define i64 @sj_ticks() nounwind alwaysinline {
   ret i64 %ticks
 }
 """
-_CLOCK = f"""
-define i64 @sj_ticks() nounwind {{
-  %time = alloca [2 x i64], align 16
-  %ignored = call i32 @clock_gettime(i32 {_CLOCK_MONOTONIC}, ptr %time)
-  %seconds = load i64, ptr %time
-{abi.load("%rest", "i64", "%time", 8)}\
-  %whole = mul i64 %seconds, 1000000000
-  %ticks = add i64 %whole, %rest
+_CLOCK = """
+define i64 @sj_ticks() nounwind {
+  %ticks = call i64 @sj_nanoseconds()
   ret i64 %ticks
-}}
+}
 """
 
 DECLARATIONS = """declare ptr @calloc(i64, i64)
 declare i64 @pthread_self()
-declare i32 @clock_gettime(i32, ptr)
 declare ptr @sj_plain_call(ptr, ptr, ptr)
 """
 

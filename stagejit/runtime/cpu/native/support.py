@@ -34,7 +34,10 @@ from stagejit.runtime.objects.engine import engine
 from stagejit.runtime.objects.linker import libc_address
 from stagejit.runtime.objects.object_cache import ObjectCache
 
-_LIBC = ("aligned_alloc", "free", "sched_yield", "memcpy", "memset", "strlen", "madvise")
+_LIBC = (
+    "aligned_alloc", "free", "sched_yield", "clock_gettime", "memcpy", "memset", "strlen",
+    "madvise",
+)  # fmt: skip
 
 
 def addresses(cache: ObjectCache | None = None) -> dict[str, int]:
@@ -84,6 +87,7 @@ def timed_ir(counter: bool) -> str:
 _DECLARATIONS = """declare ptr @aligned_alloc(i64, i64)
 declare void @free(ptr)
 declare i32 @sched_yield()
+declare i32 @clock_gettime(i32, ptr)
 declare i32 @madvise(ptr, i64, i32)
 declare ptr @memcpy(ptr, ptr, i64)
 declare ptr @memset(ptr, i32, i64)

@@ -4,6 +4,7 @@ caches."""
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import jax.numpy as jnp
@@ -184,25 +185,39 @@ def _panels(w: Any, x: Any) -> Any:
 
 
 @pytest.mark.parametrize(("rows", "width", "dtype", "cpu", "steps"), [
-    (1, 128, np.int8, "cascadelake", 32), (1, 128, jnp.bfloat16, "cascadelake", 16),
-    (1, 64, np.float32, "cascadelake", 16), (4, 64, np.int8, "cascadelake", 64),
+    (1, 128, np.int8, "cascadelake", 64), (1, 128, jnp.bfloat16, "cascadelake", 32),
+    (1, 64, np.float32, "cascadelake", 32), (4, 64, np.int8, "cascadelake", 128),
     (1, 128, np.int8, "znver4", 0),
     (8, 48, np.int8, "cascadelake", 0),  # short blocks: what follows is read much later
-    (1, 48, np.int8, "cascadelake", 86), (4, 128, np.int8, "cascadelake", 0),  # half of a panel
+    (1, 48, np.int8, "cascadelake", 171), (4, 128, np.int8, "cascadelake", 0),  # half of a panel
 ])  # fmt: skip
-def test_what_is_used_once_is_asked_for_a_page_ahead(
+def test_what_is_used_once_is_asked_for_two_pages_ahead(
     rows: int, width: int, dtype: Any, cpu: str, steps: int
 ) -> None:
     """Where it lies in the order of the steps, on cores that have to ask."""
     found = _panels_plan((2304 // width, 768, width), rows, dtype, cpu)
     assert found.tiling.near == steps
+    assert found.tiling.near_cache == (2 if steps else 1)
     assert ("fetch" in [choice.name for choice in found.choices]) == (steps > 0)
 
 
 def test_what_many_rows_use_or_a_cache_holds_is_not_asked_for_from_afar() -> None:
-    page = 4096 // 128
-    assert _panels_plan((18, 768, 128), 64, np.int8, "cascadelake").tiling.near != page
-    assert _panels_plan((2, 256, 128), 1, np.int8, "cascadelake").tiling.near != page
+    assert _panels_plan((18, 768, 128), 64, np.int8, "cascadelake").tiling.near_cache == 1
+    assert _panels_plan((2, 256, 128), 1, np.int8, "cascadelake").tiling.near_cache == 1
+
+
+@pytest.mark.parametrize("equation", ["hd,htd->ht", "ht,htd->hd"])
+def test_who_waits_for_memory_is_shared_out(equation: str) -> None:
+    """A product of few multiplications takes as long as its operands take to come."""
+
+    def items(heads: int) -> int:
+        short = (heads, 64) if equation == "hd,htd->ht" else (heads, 256)
+        long = heads, 256, 64
+        found = plan(partial(jnp.einsum, equation), short, long, target=_cpu("znver4"))
+        return found.tiling.items
+
+    assert items(12) >= 4
+    assert items(1) == 1
 
 
 @pytest.mark.parametrize(("width", "dtype", "most"), [
