@@ -205,6 +205,17 @@ def borders_around_one_value(n: int) -> Program:
     return f, (array(8),), ()
 
 
+def updates_that_are_read(n: int) -> Program:
+    """Each stored apart, behind all that follows, which had been formed before."""
+
+    def f(x: Any, i: Any) -> Any:
+        for _ in range(n):
+            x = lax.dynamic_update_slice(x, 2.0 * lax.dynamic_slice(x, (i,), (8,)), (i + 8,))
+        return x
+
+    return f, (array(64), jax.ShapeDtypeStruct((), jnp.int32)), ()
+
+
 def sums_of_one_row_space(n: int) -> Program:
     """One group, which becomes many dispatches."""
 
@@ -308,6 +319,13 @@ def lines_to_run(program: Program, first: str, last: str, *, verify: bool) -> in
     finally:
         sys.settrace(before)
     return lines
+
+
+def test_what_is_stored_apart_is_ordered_without_telling_all_behind_it() -> None:
+    short, long = (
+        lines_to_run(updates_that_are_read(n), "form", "form", verify=False) for n in (100, 400)
+    )
+    assert long / short < 4 * MOST_GROWTH, (long, short)
 
 
 @pytest.mark.parametrize("family", [carries, operands_of_branches])

@@ -18,6 +18,7 @@ from stagejit.index.bit_sets import bits
 from stagejit.index.coordinates import Shape, without
 
 Space = Literal["out", "row", "kept"]
+_TOLD_AT_ONCE = 16  # groups, see Note [Late orders]
 
 
 @dataclass(frozen=True)
@@ -134,27 +135,49 @@ class Grouping:
 
 
 class Reach:
-    """Which groups come before which, as bit sets closed under transitivity."""
+    """Which groups come before which, as bit sets closed under transitivity.
+
+    Note [Late orders]: a group that gets another one before it may have all of a long program
+    behind it. A few of these are told at once. Otherwise what is new is kept with the group, as
+    `late`, and found by who asks: in what comes before a group there is all that came late to it.
+    """
 
     def __init__(self) -> None:
-        self.before: list[int] = []
         self.direct: list[set[int]] = []
+        self._before: list[int] = []  # but for what is late
+        self._followers: list[list[int]] = []
+        self._late: dict[int, int] = {}
+        self._with_late = 0  # the groups that have some
 
     def add(self, after: int) -> int:
         """A new last group, after those of the bit set."""
-        self.before.append(self.closure(after))
-        self.direct.append(set(bits(after)))
-        return len(self.before) - 1
+        number = len(self.direct)
+        self._before.append(self.closure(after))
+        self._followers.append([])
+        self.direct.append(set())
+        self._link(after, number)
+        return number
 
     def closure(self, groups: int) -> int:
+        """Those of the bit set, and all that come before one of them."""
         total = groups
         for group in bits(groups):
-            total |= self.before[group]
+            total |= self._before[group]
+        seen = 0
+        while late := total & self._with_late & ~seen:
+            for group in bits(late):
+                total |= self._late[group]
+            seen |= late
         return total
+
+    def before(self, group: int) -> int:
+        """The bit set of the groups that have to come before one."""
+        self._before[group] = self.closure(1 << group) & ~(1 << group)
+        return self._before[group]
 
     def reaches(self, first: int, second: int) -> bool:
         """Whether `first` has to come before `second`."""
-        return bool(self.before[second] >> first & 1)
+        return bool(self.before(second) >> first & 1)
 
     def reaches_any(self, first: int, groups: int) -> bool:
         """Whether `first` has to come before one of the groups of the bit set, or is one."""
@@ -162,10 +185,25 @@ class Reach:
 
     def order(self, groups: int, after: int) -> None:
         """From now on all of the bit set `groups` come before `after`."""
-        self.direct[after].update(bits(groups & ~(1 << after)))
-        new = self.closure(groups) & ~(1 << after)
-        if not new & ~self.before[after]:
+        others = groups & ~(1 << after)
+        self._link(others, after)
+        new = self.closure(others)
+        if not new & ~self._before[after]:
             return
-        for group in range(len(self.before)):
-            if group == after or self.before[group] >> after & 1:
-                self.before[group] |= new
+        told, pending = {after}, [after]
+        while pending and len(told) < _TOLD_AT_ONCE:
+            group = pending.pop()
+            self._before[group] |= new
+            untold = [each for each in self._followers[group] if each not in told]
+            told.update(untold)
+            pending += untold
+        if pending:  # see Note [Late orders]
+            self._before[after] |= new
+            self._late[after] = self._late.get(after, 0) | new
+            self._with_late |= 1 << after
+
+    def _link(self, groups: int, after: int) -> None:
+        for group in bits(groups):
+            if group not in self.direct[after]:
+                self.direct[after].add(group)
+                self._followers[group].append(after)

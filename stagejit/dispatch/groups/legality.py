@@ -188,7 +188,7 @@ def _refuse_overwritten(state: State, group: Group, op: Op) -> Refusal | None:
     if not (of_group or of_op):
         return None
     after_op = state.reach.closure(state.deps_of_all(op.operands))
-    after_group = state.reach.before[group.id]
+    after_group = state.reach.before(group.id)
     for buffers, before in ((of_group, after_op), (of_op, after_group)):
         for buffer in buffers:
             update = state.update_of(buffer)
