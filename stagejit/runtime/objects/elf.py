@@ -17,7 +17,7 @@ _WRITE, _ALLOC, _TLS = 1, 2, 0x400
 _UNDEFINED, _ABSOLUTE, _RESERVED = 0, 0xFFF1, 0xFF00
 _LOCAL = 0
 _LIMIT_NBYTES = 1 << 28
-_MAX_ALIGNMENT = 4096
+_MAX_ALIGNMENT = {False: 4096, True: 64}  # of what is never written, and may be: pages, lines
 _FIELD_NBYTES = {1: 8}  # what relocations of a kind write; all others that are linked write 4
 
 
@@ -123,11 +123,11 @@ def _headers(data: bytes) -> list[_Header]:
 def _section(data: bytes, header: _Header) -> Section:
     if header.kind not in (_PROGBITS, _NOBITS) or header.flags & _TLS:
         raise ObjectError(f"section {header.name} is of a kind that is not known here")
-    alignment = max(header.alignment, 1)
-    if header.size > _LIMIT_NBYTES or alignment > _MAX_ALIGNMENT or alignment & (alignment - 1):
+    writable = bool(header.flags & _WRITE) and not header.name.startswith(".data.rel.ro")
+    alignment, most = max(header.alignment, 1), _MAX_ALIGNMENT[writable]
+    if header.size > _LIMIT_NBYTES or alignment > most or alignment & (alignment - 1):
         raise ObjectError(f"section {header.name} has {header.size} bytes, aligned to {alignment}")
     contents = b"" if header.kind == _NOBITS else _slice(data, header)
-    writable = bool(header.flags & _WRITE) and not header.name.startswith(".data.rel.ro")
     return Section(header.name, contents, header.size, alignment, writable)
 
 

@@ -123,6 +123,21 @@ def test_a_missing_symbol_is_named(linked: Any) -> None:
         linked([(_compile(NEAR), ("lk_absent",))], {})
 
 
+@pytest.mark.parametrize("alignment", [64, 128])
+def test_data_is_aligned_or_refused(alignment: int) -> None:
+    """Blocks of data begin at lines."""
+    data = f"@lk_data = global [3 x i64] zeroinitializer, align {alignment}"
+    objects = [(_compile(data), ("lk_data",))]
+    if alignment > 64:
+        with pytest.raises(ObjectError, match="aligned to 128"):
+            link(objects, {})
+        return
+    images = [link(objects, {})[0] for _ in range(3)]
+    assert all(image.addresses["lk_data"] % alignment == 0 for image in images)
+    for image in images:
+        image.free()
+
+
 def test_failing_leaves_no_memory_behind() -> None:
     before = code_memory.code_memory().used_nbytes
     with pytest.raises(ObjectError):
