@@ -28,6 +28,8 @@ _MOST_CODE = 160  # operations that the other steps add
 
 def repeats_of(loops: Loops, variables: Sequence[Var], between: Var | None) -> tuple[Var, ...]:
     """Of the variables those along which most work is shared, outermost first."""
+    if not _may_repeat(loops, variables):
+        return ()  # as of most maps, which need not be walked to know
     work = _work(loops)
     total = sum(cost for _, cost in work)
     chosen: tuple[Var, ...] = ()
@@ -40,6 +42,16 @@ def repeats_of(loops: Loops, variables: Sequence[Var], between: Var | None) -> t
         if steps <= _MOST_STEPS and shared >= _SHARED * total > 0 and more <= _MOST_CODE:
             chosen = (var, *chosen)
     return chosen
+
+
+def _may_repeat(loops: Loops, variables: Sequence[Var]) -> bool:
+    """Whether vectors are read, or counted, that a short loop may leave as they are."""
+    short = {var for var in variables if var.extent <= _MOST_STEPS}
+    followed = [form.loop_vars() for form in loops.forms]
+    counts = any(op.definition.counts for op in loops.region.ops)
+    return bool(short) and (
+        counts or any(loops.vector in each and not short <= each for each in followed)
+    )
 
 
 def steps_of(variables: Sequence[Var]) -> list[dict[Var, int]]:

@@ -305,7 +305,7 @@ class Elements(Rows):
         key = (lanes, *(row.id for row in rows))
         columns = self._squares.get(key)
         if columns is None or not b.sees(columns[0].block):
-            columns = self._squares[key] = transpose_registers(b, rows, lanes)
+            columns = self._squares[key] = transpose_registers(b, rows, lanes, width)
         return columns[phase - start]
 
     def _dealt_at_edge(
@@ -334,8 +334,8 @@ class Elements(Rows):
                 ]
                 for r in range(tile.lanes_used):
                     self._ask(value, uniform + memory.base, buffer, first + coeff * r)
-            found = transpose_registers(self.b, columns, lanes)
-            return found[: tile.count][::-1] if backwards else found
+            found = transpose_registers(self.b, columns, lanes, tile.count)
+            return found[::-1] if backwards else found
 
         return tile.row(self.b, (value, uniform), buffer.elem.with_lanes(lanes), rows)
 

@@ -78,7 +78,7 @@ class WaitingStores:
         b, lanes = self.b, place.lanes
         for first, width in squares(self.stride, lanes):
             mask = None if width == lanes else b.active(width, lanes)
-            rows = transpose_registers(b, phases[first : first + width], lanes)
-            for row, register in enumerate(rows[: place.used]):
+            rows = transpose_registers(b, phases[first : first + width], lanes, place.used)
+            for row, register in enumerate(rows):
                 b.store(register, place.buffer, place.at + (row * self.stride + first), mask=mask)
             self._waiting -= width

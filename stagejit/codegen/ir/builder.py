@@ -195,10 +195,14 @@ class Builder(Hoisting):
     def insert(self, a: Value, scalar: Value, lane: int) -> Value:
         return self._pure("insert", (a, scalar), a.type, lane=lane)
 
-    def shuffle(self, a: Value, b: Value | None, lanes: Sequence[int]) -> Value:
-        """Lanes of `a` (0..n) and `b` (n..2n); -1 leaves a lane undefined."""
-        operands = (a,) if b is None else (a, b)
-        return self._pure("shuffle", operands, a.type.with_lanes(len(lanes)), lanes=tuple(lanes))
+    def shuffle(
+        self, a: Value, b: Value | None, lanes: Sequence[int], *, ends: bool = False
+    ) -> Value:
+        """Lanes of `a` (0..n) and `b` (n..2n); -1 leaves a lane undefined. ends: a compiler of the
+        text should not look for a better way from what leads here to what reads it."""
+        operands, type = (a,) if b is None else (a, b), a.type.with_lanes(len(lanes))
+        more = {"ends": True} if ends else {}
+        return self._pure("shuffle", operands, type, lanes=tuple(lanes), **more)
 
     def lookup(self, index: Value, table: Sequence[Value]) -> Value:
         """Of each lane of `index`, an integer as wide as an element, the element with that number

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from stagejit.codegen.ir.builder import Builder
-from stagejit.codegen.ir.nodes import F32, F64, I8, I16, Type
+from stagejit.codegen.ir.nodes import F32, F64, I8, I16, Type, Value
 from stagejit.codegen.ir.strides import dealing_cost, dealt, interleaved, is_dealt
 from stagejit.codegen.ir.transposes import transpose_registers
 from stagejit.codegen.target import Target
@@ -43,6 +43,37 @@ def transposed(
     found = np.full((lanes, lanes), 99, dtype)
     run_kernel(b.finish(), [values, found], (), 0, 1, target=target)
     return found
+
+
+@pytest.mark.parametrize("lanes", [4, 8, 16])
+def test_columns_that_nobody_wants_are_not_made(lanes: int) -> None:
+    def made(wanted: int | None) -> tuple[list[str], int]:
+        b = Builder()
+        source = b.buffer("in", F32, readonly=True)
+        rows = [b.load(source, row * lanes, lanes) for row in range(lanes)]
+        columns = transpose_registers(b, rows, lanes, wanted)
+        shuffles = [op for op in b.finish().walk() if op.opcode == "shuffle"]
+        return [_leads_to(column) for column in columns], len(shuffles)
+
+    all_columns, most = made(None)
+    assert most == lanes * (lanes.bit_length() - 1)
+    counts = []
+    for wanted in range(1, lanes + 1):
+        columns, count = made(wanted)
+        assert columns == all_columns[:wanted]
+        counts.append(count)
+    assert counts[0] == lanes - 1
+    assert counts == sorted(counts)
+    assert counts[-1] == most
+
+
+def _leads_to(value: Value) -> str:
+    """How a column is made of rows."""
+    op = value.op
+    assert op is not None
+    if op.opcode != "shuffle":
+        return str(op.operands[0].const)
+    return f"({' '.join(map(_leads_to, op.operands))} {op.attrs['lanes']})"
 
 
 @pytest.mark.parametrize("target", TARGETS)

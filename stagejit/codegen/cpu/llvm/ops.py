@@ -294,6 +294,14 @@ def constant_mask(active: int, lanes: int) -> Ref:
     return Ref(I1.with_lanes(lanes), f"<{items}>")
 
 
+def _shuffle(e: Emitter, op: Op, args: list[Ref], result: Type) -> Ref:
+    """LLVM looks at all shuffles that lead to one together, but not across a fence, which is there
+    for floats and costs nothing."""
+    found = e.shuffle(args[0], args[1] if len(args) > 1 else None, op.attrs["lanes"])
+    is_fenced = op.attrs.get("ends", False) and result.elem in ("f32", "f64")
+    return e.call("arithmetic.fence", result, [found]) if is_fenced else found
+
+
 _LOWERINGS: dict[str, Callable[[Emitter, Op, list[Ref], Type], Ref]] = {
     **dict.fromkeys(CASTS, _cast),
     **dict.fromkeys(("add", "sub", "mul", "sdiv", "udiv", "srem", "urem", "and", "or", "xor", "shl",
@@ -316,6 +324,5 @@ _LOWERINGS: dict[str, Callable[[Emitter, Op, list[Ref], Type], Ref]] = {
     "insert": lambda e, op, args, result: e.op(
         f"insertelement {args[0]}, {args[1]}, i64 {op.attrs['lane']}", result),
     "lookup": lambda e, op, args, result: lookup(e, *args),
-    "shuffle": lambda e, op, args, result: e.shuffle(
-        args[0], args[1] if len(args) > 1 else None, op.attrs["lanes"]),
+    "shuffle": _shuffle,
 }  # fmt: skip

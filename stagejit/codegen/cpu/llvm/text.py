@@ -201,6 +201,11 @@ class Emitter:
         type = a.type.with_lanes(len(lanes))
         return self.op(f"shufflevector {a}, {other}, <{len(lanes)} x i32> <{picks}>", type)
 
+    def hidden(self, a: Ref) -> Ref:
+        """The same integer, which LLVM cannot know to be that: an assembly statement without an
+        instruction."""
+        return self.op(f'call {type_text(a.type)} asm "", "=r,0"({a})', a.type)
+
     def lane_ids(self, type: Type) -> Ref:
         items = ", ".join(str(self.const(k, type.scalar)) for k in range(type.lanes))
         return Ref(type, f"<{items}>")

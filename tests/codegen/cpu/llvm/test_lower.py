@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stagejit.codegen.cpu.llvm.lower import lower
+from stagejit.codegen.cpu.llvm.lower import _LONG, lower
 from stagejit.codegen.ir.builder import Builder
-from stagejit.codegen.ir.nodes import F32, I1, I64, Function, Value
+from stagejit.codegen.ir.nodes import F32, I1, I32, I64, Function, Type, Value
 from stagejit.codegen.target import Target
 
 Run = Callable[..., None]
@@ -223,3 +223,52 @@ def test_a_sum_is_written_in_each_arm_that_wants_it(run_kernel: Run) -> None:
         run_kernel(b.finish(), [found], [x_now], 0, 1)
         sums = [(5 + x_now) * x_now if x_now == at else 5 + x_now - x_now**2 for at in (0, 1)]
         assert list(found) == [*sums, x_now * (x_now + 5), x_now + 5]
+
+
+def added(long: bool, carries: bool) -> Function:
+    """Vectors that are added to what is stored, or carried, in a loop of much or little code."""
+    b = Builder()
+    x, y = b.buffer("x", F32, readonly=True), b.buffer("y", F32)
+
+    def step(i: Value, *total: Value) -> list[Value]:
+        found = total[0] if carries else b.load(y, i, 16)
+        for number in range(_LONG if long else 2):
+            found = found * b.load(x, i + 16 * number, 16)
+        if carries:
+            return [found]
+        b.store(found, y, i)
+        return []
+
+    def row(i: Value) -> None:
+        zero = b.const(0.0, F32.with_lanes(16))
+        for total in b.loop(0, b.lo, 16, [zero] if carries else [], step):
+            b.store(total, y, i)
+
+    b.loop(b.lo, b.hi, 16, [], row)
+    return b.finish()
+
+
+@pytest.mark.parametrize(
+    ("long", "carries", "hidden"),
+    [(False, False, 0), (True, False, 2), (False, True, 0), (True, True, 1)],
+)
+def test_counters_are_hidden_where_additions_do_not_count(
+    assembly: Assembly, long: bool, carries: bool, hidden: int
+) -> None:
+    """That of the outer loop goes with the code inside."""
+    for target in TARGETS:
+        assert lower(added(long, carries), "k", target).count(' asm ""') == hidden
+        assert assembly(added(long, carries), target)
+
+
+@pytest.mark.parametrize("elem", [F32, I32])
+def test_shuffles_of_floats_end_where_they_are_told_to(assembly: Assembly, elem: Type) -> None:
+    b = Builder()
+    x, y = b.buffer("x", elem, readonly=True), b.buffer("y", elem)
+    turned = b.shuffle(b.load(x, 0, 4), None, (3, 2, 1, 0), ends=True)
+    b.store(b.shuffle(turned, None, (3, 2, 1, 0)), y, 0)
+    function = b.finish()
+    for target in TARGETS:
+        fences = lower(function, "k", target).count("call <4 x float> @llvm.arithmetic.fence")
+        assert fences == (elem == F32)
+        assert assembly(function, target)
