@@ -143,8 +143,9 @@ def _border(graph: Graph, chain: Chain, value: Value) -> Value | None:
     if other is None or other.is_filled:
         return None
     if other is not chain:
+        # Places are of what is put together, whatever shape a map reads it in.
         places = [{known_box(part.insert) for part in each.parts} for each in (chain, other)]
-        if value.shape != chain.result.shape or places[0] != places[1]:
+        if other.result.shape != chain.result.shape or places[0] != places[1]:
             return None
     return other.base.op.operands[0]
 

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 import stagejit
 from stagejit.options import Options
 from stagejit.rewrites.moving import parts
+from tests.randomness import RNG
 from tests.rewrites.text_in_out import reasons, rewritten, unchanged
 from tests.schedule.planning import check
 
@@ -388,3 +389,22 @@ def padded(draw: st.DrawFn) -> tuple[Any, list[np.ndarray[Any, Any]]]:
 @given(padded())
 def test_values_of_pads(made: tuple[Any, list[np.ndarray[Any, Any]]]) -> None:
     check_both(*made)
+
+
+@pytest.mark.parametrize("low", [0, 1])
+@pytest.mark.parametrize("shape", [(24, 20), (20, 24), (480, 1)])
+@pytest.mark.parametrize("seen", [(24, 20), (20, 24), (480,), (2, 12, 20)])
+def test_values_of_pads_in_other_shapes(
+    seen: tuple[int, ...], shape: tuple[int, ...], low: int
+) -> None:
+    """Of two pads, each in a shape of its own, parts may have the same numbers, but no place in
+    common."""
+    inner = 18 if shape[1] > 1 else 1
+
+    def pad(x: Any, shape: tuple[int, ...], value: int) -> Any:
+        first = [low if size > inner else 0 for size in shape]
+        widths = [(at, size - inner - at) for at, size in zip(first, shape, strict=True)]
+        return jnp.pad(x, widths, constant_values=value).reshape(seen)
+
+    x = RNG.integers(-9, 9, (inner, inner)).astype(np.float32)
+    check_both(lambda x, y: pad(x, (24, 20), 2) * pad(y, shape, 3), [x, x * 10])
