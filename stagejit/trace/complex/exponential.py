@@ -68,8 +68,9 @@ def expm1(x: Pair) -> Pair:
 def _square_less_one(a: Real, b: Real) -> Real:
     """|1 + a + bi|^2 - 1 = 2a + a^2 + b^2 to the last bits, for parts of moderate size."""
     if a.dtype is not f64:
-        wide, other = a.to(f64), b.to(f64)
-        return (wide * 2 + other * other + wide * wide).to(a.dtype)
+        wide, other = a.to(f64), b.to(f64)  # of which squares are exact
+        total, lost = _sum(wide * 2, other * other)
+        return (total + wide * wide + lost).to(a.dtype)
     (p, p_low), (q, q_low) = _square(a), _square(b)
     total, lost = _sum(a * 2, q)
     total, more = _sum(total, p)
