@@ -5,7 +5,8 @@ Input: a graph of dispatches, its regions and options. Output: a `Schedule`. Inv
 
 Note [Program order first]: what a region touches of values is worked out once. Who waits for whom
 in program order says in which order to run; buffers and hazards are those of program order where
-that is the same, and where no result comes to lie in an argument.
+that is the same, and where no result comes to lie in an argument. Where there are two orders, they
+are told apart by the memory that they take: barriers are worked out for the one that is chosen.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from stagejit.schedule.conflicts.reduction import barriers
 from stagejit.schedule.memory.shared import add_shared
 from stagejit.schedule.plans.plan import Delegated, Plan
 from stagejit.schedule.schedule import Schedule, Step, segments_of
-from stagejit.schedule.slots import Transients
+from stagejit.schedule.slots import Slots, Transients
 from stagejit.schedule.threads import parallel_loops
 from stagejit.schedule.threads.waves import waves_of
 
@@ -69,6 +70,19 @@ class _Context:
     machine: Machine
     alone: bool = False
     known: dict[Region, Bodies] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class _Ordered:
+    """A function whose dispatches have an order and memory, and no barriers yet. graph: without
+    those who wait for memory that buffers share; reused: see `reuse`."""
+
+    made: Bufferized
+    graph: HazardGraph
+    slots: Slots
+    segment: Sequence[int]
+    reused: Mapping[Value, Value]
+    plan: Plan
 
 
 class _Function:
@@ -142,7 +156,7 @@ class _Function:
         order, other = self._orders(*first)
         made = self._in_order(order, first)
         if other == order:
-            return made
+            return self._with_barriers(made)
         beside = self._in_order(other, first)
         extra = beside.plan.peak_nbytes - made.plan.peak_nbytes
         at = next(at for at, instead in zip(other, order, strict=True) if at != instead)
@@ -155,7 +169,7 @@ class _Function:
         name = f"@{moved.name} {moved.kind}"
         decision = Decision(BESIDE, name, chosen is beside, reason, moved.loc)
         plan = replace(chosen.plan, decisions=(*chosen.plan.decisions, decision))
-        return replace(chosen, plan=plan)
+        return self._with_barriers(replace(chosen, plan=plan))
 
     def _bufferized(
         self, launches: Sequence[Launch], reused: Mapping[Value, Value]
@@ -194,7 +208,7 @@ class _Function:
         small = [_is_small(*each) for each in zip(made.steps, sizes, strict=True)]
         return order, brought_together(order, before, small)
 
-    def _in_order(self, order: Sequence[int], first: tuple[Bufferized, HazardGraph]) -> Schedule:
+    def _in_order(self, order: Sequence[int], first: tuple[Bufferized, HazardGraph]) -> _Ordered:
         """first: buffers and hazards in program order."""
         launches = [self.launches[at] for at in order]
         decisions = self.decisions
@@ -210,21 +224,28 @@ class _Function:
             made.steps, made.buffers, before, segment, self.options, whole_function=not self.is_body
         )
         slots = transients.slots()
-        add_shared(graph, made.dispatches, slots.shared())
-        for wait in slots.waits:
-            hazards.add_conflict(graph, wait)
         plan = Plan(
             self.graph.name,
             made.dispatches,
-            tuple(barriers(made.dispatches, made.buffers, graph, full=self.options.full_barriers)),
+            (),
             tuple(slots.buffers.values()),
             tuple(_delegated(made.steps)),
             (*decisions, *slots.decisions),
             made.scalars,
         )
+        return _Ordered(made, graph, slots, segment, reused, plan)
+
+    def _with_barriers(self, ordered: _Ordered) -> Schedule:
+        made, graph, slots = ordered.made, ordered.graph, ordered.slots
+        add_shared(graph, made.dispatches, slots.shared())
+        for wait in slots.waits:
+            hazards.add_conflict(graph, wait)
+        full = self.options.full_barriers
+        waits = tuple(barriers(made.dispatches, made.buffers, graph, full=full))
         outputs = tuple(made.buffer_of[value] for value in self.graph.outputs)
-        parts = segments_of(made.steps, segment, slots.buffers, made.buffer_of, outputs)
-        taken = self._overwritten(made.steps, slots.overwritten, reused)
+        parts = segments_of(made.steps, ordered.segment, slots.buffers, made.buffer_of, outputs)
+        taken = self._overwritten(made.steps, slots.overwritten, ordered.reused)
+        plan = replace(ordered.plan, barriers=waits)
         return Schedule(self.graph, plan, parts, outputs, made.buffer_of, taken)
 
     def _overwritten(

@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 
 import stagejit
 from stagejit.options import Options
+from stagejit.schedule import build
 from stagejit.schedule.conflicts.order import brought_together
+from stagejit.schedule.conflicts.reduction import barriers
 from stagejit.schedule.plans.plan import Plan
 from tests.left import left
 from tests.schedule.planning import check
@@ -93,6 +95,21 @@ def test_products_of_two_chains_alternate() -> None:
     plan = check(towers, array(8, 16), array(8, 16), array(16, 16))
     assert names(plan) == ["contract.0", "contract.2", "contract.1", "contract.3"]
     assert decisions(plan) == [(True, "runs beside dispatches that it does not depend on")]
+
+
+def test_barriers_are_worked_out_for_the_order_that_is_chosen(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made = []
+
+    def counted(*args: Any, **how: Any) -> Any:
+        made.append(1)
+        return barriers(*args, **how)
+
+    monkeypatch.setattr(build, "barriers", counted)
+    plan = check(towers, array(8, 16), array(8, 16), array(16, 16))
+    assert plan.barriers
+    assert sum(made) == 1
 
 
 @pytest.mark.parametrize("options", [OFF, Options(full_barriers=True)])
