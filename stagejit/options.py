@@ -54,6 +54,7 @@ SWITCHES: dict[str, str] = {
     "map-parts": "an elementwise function of what is put together is evaluated with each part",
     "spread-repeats": "what is inserted repeated is stored several times by its producer",
     "share-pads": "pads of one value, at several places, are boxes of one wider pad",
+    "overlay-rows": "what is put together of short rows is stored in whole vectors",
     "share-prefixes": "a concatenation that lies within another one is read from its buffer",
     "border-buffers": "what convolutions read with a border lies in memory with that border",
     "fuse-producers": "evaluate elementwise producers inside the dispatch that reads them",

@@ -7,6 +7,7 @@ depends on it.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 
@@ -77,6 +78,11 @@ class Machine:
     def table_nbytes(self, itemsize: int) -> int:
         """Of the largest table of such elements in which vectors look up in registers; 0: none."""
         return 0
+
+    def shuffle_cost(self, itemsize: int) -> float:
+        """Operations that pick the lanes of a vector of such elements from two vectors, by numbers;
+        infinite where lanes are threads."""
+        return math.inf
 
     def lane_seconds(self, itemsize: int) -> float:
         """Of each lane of a vector whose lanes lie here and there in memory, on one core."""

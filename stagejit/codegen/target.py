@@ -149,6 +149,14 @@ class Target(Machine):
             return 16 if self.has("ssse3") else 0
         return 32 if itemsize == 4 and self.has("avx2") else 0
 
+    def shuffle_cost(self, itemsize: int) -> float:
+        """Two shuffles and a blend, where there is none by indices into two registers."""
+        if self.has_avx512:
+            return 2.0 if itemsize >= 2 or self.has("avx512vbmi") else 8.0
+        if not self.is_x86:
+            return 2.0
+        return 3.0 if itemsize >= 4 else 6.0 if self.has("ssse3") else 16.0
+
     def lane_seconds(self, itemsize: int) -> float:
         """Instructions that gather take about a cycle a lane, of elements of fewer than 4 bytes
         with what cuts these out of words. Without any, a lane is a load and an insert."""

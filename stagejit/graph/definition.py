@@ -100,6 +100,9 @@ class OpDef:
         for the package's kinds only.
     is_free: a source of elements that nobody has to store: they cost nothing.
     is_splat: each of its elements is the only one of operand 0.
+    overlays: an element of a box, which the attributes `offsets` and `strides` name, is one of
+        operand 0, any other one is that of operand 1 at its own index; whoever needs it evaluates
+        it, and no memory is updated.
     is_stored: its result lies in memory: who needs an element reads it there.
     is_encoding: of a view: it is its operand, but for where that lies in memory; `is_stored` where
         it puts an encoding on, not where it takes one off.
@@ -137,8 +140,8 @@ class OpDef:
         None: the operands after that one are these offsets, read at run time.
     is_view: it has a `pull`.
     rearranges: a view of which the inverse is known: it may follow a sum or a product.
-    is_pointwise: a view, elementwise, free, a window or a gather: whoever needs an element may
-        evaluate it.
+    is_pointwise: a view, elementwise, free, a window, a gather or an overlay: whoever needs an
+        element may evaluate it.
     has_bodies, updates: whether there may be bodies that are programs, or ties.
     is_extract: the result is the box; is_insert: it is the boxed operand, operand 0 being the box.
     is_gather, is_scatter: an element is one of operand 0, at an index; operand 0, with elements of
@@ -175,6 +178,7 @@ class OpDef:
     code: Callable[[Any, Any, Sequence[Any]], Any] | None = None
     is_free: bool = False
     is_splat: bool = False
+    overlays: bool = False
     is_stored: bool = False
     is_encoding: bool = False
     is_indexed: bool = False
@@ -225,6 +229,7 @@ class OpDef:
         is_view, updates = self.pull is not None, self.tied_operand is not no_ties
         is_gather = self.is_indexed and not updates
         few = is_view or self.is_elementwise or self.is_free or is_gather or self.is_window
+        few = few or self.overlays
         derived = {
             "is_view": is_view,
             "rearranges": is_view and (self.push is not None or self.keeps_order),

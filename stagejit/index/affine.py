@@ -299,6 +299,22 @@ def _following(var: Var, mapping: Mapping[Var, Affine]) -> Affine:
     return Affine.of(shared((var, follows), make))
 
 
+def along(var: Var, vector: Var, places: Sequence[int]) -> list[int] | None:
+    """What a variable is where another one stands at each of these places, if it tells."""
+    if var is vector:
+        return list(places)
+    if var.operand is None:
+        return None
+    total = [var.operand.const] * len(places)
+    for inner, factor in var.operand.terms:
+        found = along(inner, vector, places)
+        if found is None:
+            return None
+        total = [a + factor * each for a, each in zip(total, found, strict=True)]
+    divisor = var.divisor
+    return [a // divisor if var.kind == "div" else a % divisor for a in total]
+
+
 Index = tuple[Affine, ...]
 
 

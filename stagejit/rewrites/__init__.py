@@ -9,7 +9,8 @@ one step. Sums of products are contractions where it is known that nobody else r
 What branches may write into is decided when it is known who else reads it. What is put together is
 mapped part by part before parts become several; pads that are left then may be one. Repetitions are
 spread when equal ones are one value; prefixes are shared when all inserts are known, and after that
-it is known what windows read. Attention, and tiles, come when nothing else changes what reads a
+it is known what windows read. What is still put together of short rows is a value from then on,
+which needs no tiles. Attention, and tiles, come when nothing else changes what reads a
 product, and before sums are split, for a body is one core's work. Reductions, and running sums, are
 split after all that is easier to see while they are whole. Which contractions have zeros to leave
 out is said of those that there are at last. That nothing is left of a fill is said when no step
@@ -38,6 +39,7 @@ from stagejit.rewrites.loops import reads_twice, simplify_loop, simplify_loops
 from stagejit.rewrites.moving import (
     bordered,
     insert_chains,
+    overlays,
     pads,
     parts,
     prefixes,
@@ -48,6 +50,7 @@ from stagejit.rewrites.moving import (
 )
 from stagejit.rewrites.moving.bordered import border_buffers
 from stagejit.rewrites.moving.insert_chains import elide_covered_fills
+from stagejit.rewrites.moving.overlays import overlay_rows
 from stagejit.rewrites.moving.prefixes import share_prefixes
 from stagejit.rewrites.moving.shared_pads import share_pads
 from stagejit.rewrites.split import reductions as split
@@ -134,6 +137,7 @@ STEPS: tuple[Step, ...] = (
     GraphStep(shared_pads.NAME, _simplified(share_pads)),
     GraphStep(prefixes.NAME, share_prefixes),
     GraphStep(bordered.NAME, border_buffers),
+    GraphStep(overlays.NAME, overlay_rows),
     GraphStep(attention.NAME, _simplified(fuse_attention)),
     GraphStep(fuse.NAME, _tile),
     split_scan.STEP,

@@ -61,7 +61,7 @@ def _folded(graph: Graph, op: Op) -> Outcome:
     if max(nbytes, *(array.nbytes for array in known)) > MAX_NBYTES:
         return declined(f"more than {MAX_NBYTES} bytes are not evaluated at compile time")
     (array,) = evaluate_op(op, known)
-    return graph.add("const", (), op.result.type, op.loc, value=_frozen(array)).result
+    return graph.add("const", (), op.result.type, op.loc, value=frozen(array)).result
 
 
 @rewrite(NAME, roots="extract_slice insert_slice")
@@ -117,10 +117,11 @@ def _constant(value: Value) -> Array:
     return evaluate_op(op, [_constant(operand) for operand in op.operands])[0]
 
 
-def _frozen(array: Array) -> Array:
-    frozen = np.array(array)
-    frozen.flags.writeable = False
-    return frozen
+def frozen(array: Array) -> Array:
+    """A copy that nobody can write to, as constants are."""
+    copy = np.array(array)
+    copy.flags.writeable = False
+    return copy
 
 
 RULES = (constant_operands, constant_box, constant_start)

@@ -45,6 +45,7 @@ class Ablation:
     hosts: Callable[[str], int] | None = None
 
 
+TINY_IMAGES = np.sin(np.arange(1024 * 7 * 7, dtype=np.float32)).reshape(1024, 7, 7)
 SCORED = np.sin(np.arange(16 * 512 * 8, dtype=np.float32)).reshape(16, 512, 8)
 
 
@@ -410,6 +411,15 @@ ABLATIONS = {
         transient_nbytes,
         (64 + 2) * 64 * 4,
         2 * (64 + 1) * 64 * 4,
+    ),
+    # Images of 7x7 with a border.
+    "overlay-rows": Ablation(
+        lambda x: jnp.pad(x, ((0, 0), (1, 1), (1, 1))),
+        (TINY_IMAGES,),
+        lambda x: np.pad(x, ((0, 0), (1, 1), (1, 1))),
+        dispatches,
+        1,
+        2,
     ),
     "spread-repeats": Ablation(
         lambda x, y: jnp.concatenate([jnp.repeat(x @ y, 2, 0), y]),

@@ -15,8 +15,10 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 
 from stagejit.base.machine import FRESH_FROM_NBYTES
+from stagejit.codegen.choices import cheapest
 from stagejit.codegen.closed import ClosedRegion
 from stagejit.codegen.costs import element_code, region_seconds
 from stagejit.codegen.cpu.repeats import repeats_of, steps_of
@@ -43,10 +45,12 @@ from stagejit.codegen.nest.tree import (
     Parallel,
     Tail,
     Within,
+    narrowing,
     vectors,
 )
 from stagejit.codegen.places.accesses import between_lanes
 from stagejit.codegen.places.loops import Loops, loops_of_stores
+from stagejit.codegen.places.whole_vectors import ways_in_whole_vectors
 from stagejit.codegen.target import Target
 from stagejit.index.affine import Affine, Var
 
@@ -65,7 +69,8 @@ _MOST_OPEN_LINES = 4  # that a core fills side by side before they leave; they h
 def map_kernel(region: ClosedRegion, target: Target) -> Kernel:
     """The kernel of a region without reductions."""
     loops = _plan(region, target)
-    seconds = max(region_seconds(region, target), loops.apart_seconds(_stride(loops)))
+    apart = 0.0 if loops.written_out else loops.apart_seconds(_stride(loops))
+    seconds = max(region_seconds(region, target), apart)
     cores = cores_worth_having(seconds, target.cores)
 
     def tree(loops: Loops, emitter: Emitter, memory: Sequence[Memory]) -> Parallel:
@@ -88,14 +93,32 @@ def _plan(region: ClosedRegion, target: Target) -> Loops:
     ]
     neighbours = {var: _stores_between(loops, var) for var in inner_first}
     found = loops.in_vectors(inner_first, between=apart, neighbours=neighbours, across=variables)
+    ways = ways_in_whole_vectors(found) if found.compared or _goes_on(found) else [found]
+    if len(ways) > 1:
+        ranked = cheapest(
+            "whole vectors", ways, lambda way: way.cost, _in_words, "operations an element"
+        )
+        found = replace(ranked.best, choices=(*found.choices, ranked.choice))
     return found.in_streams(goes_on=_goes_on)
+
+
+def _in_words(way: Loops) -> str:
+    assert way.vector is not None
+    if not way.written_out:
+        return f"a loop over rows of {way.vector.extent}"
+    return f"whole vectors of {way.vector.extent} elements, written out"
 
 
 def _goes_on(loops: Loops) -> bool:
     """Whether one vector after the other is stored, of a few results: not rows of a square, nor
     several rows of what is evaluated once."""
     (variables,), vector = loops.groups, loops.vector
-    if vector is None or loops.between or len(loops.region.stores) > _MOST_OPEN_LINES:
+    if (
+        vector is None
+        or loops.between
+        or loops.written_out
+        or len(loops.region.stores) > _MOST_OPEN_LINES
+    ):
         return False
     outer = [var for var in variables if var is not vector]
     ranked = best_tile(variables, vector, loops.forms)
@@ -135,14 +158,15 @@ class _Policy:
         self.stores = stores
         self.store = Do("store", lambda: stores.write(enumerate(loops.places)))
         (variables,), vector, between = loops.groups, loops.vector, loops.between
-        ranked = None if between or not vector else best_tile(variables, vector, loops.forms)
+        squares = not (between or loops.written_out)
+        ranked = best_tile(variables, vector, loops.forms) if vector and squares else None
         self.tile = ranked.best if ranked else None
         if ranked:
             emitter.chose(ranked.choice.name, ranked.choice.reason)
         ahead, tile = loops.ahead, self.tile
         self.elements.ahead = ahead.along(tile, self.lanes) if ahead and tile else ahead
         outer = [var for var in variables if var not in (vector, self.tile, between)]
-        alone = self.tile is not None or vector is None
+        alone = self.tile is not None or vector is None or loops.written_out
         self.repeats = () if alone else repeats_of(loops, outer, between)
         self.outer = [var for var in outer if var not in self.repeats]
         self.stride = _stride(loops)
@@ -155,6 +179,8 @@ class _Policy:
         vector, tile = self.loops.vector, self.tile
         if vector is None:
             return in_items(outer, self.store, cores)
+        if self.loops.written_out:
+            return in_items(outer, self._whole_vectors(vector), cores)
         others = math.prod(var.extent for var in self.outer)
         if rows := self._rows_abreast(vector):
             return self._abreast(rows, vector, cores)
@@ -218,6 +244,12 @@ class _Policy:
             and self.code >= _LONG
             and not loops.streamed
         )
+
+    def _whole_vectors(self, vector: Var) -> Node:
+        """See Note [Whole vectors of rows]."""
+        if self.target.masks_lanes:
+            return vectors(vector, self.lanes, self.store, straight=True)
+        return narrowing(vector, self.lanes, 2, self.store, straight=True)
 
     # ---------------------------------------------------------------- rows abreast
 

@@ -24,6 +24,7 @@ import numpy as np
 from stagejit.base.machine import Machine
 from stagejit.codegen.elements.abreast import Rows, lane_of, picked
 from stagejit.codegen.elements.lookups import looked_up
+from stagejit.codegen.elements.overlays import from_rows, overlaid
 from stagejit.codegen.elements.phases import Place, WaitingStores
 from stagejit.codegen.elements.positions import clamped, is_inside
 from stagejit.codegen.elements.register_tiles import Tile
@@ -182,6 +183,9 @@ class Elements(Rows):
         finally:
             self.beside = before
 
+    def overlaid(self, op: Op, index: Index) -> Register:
+        return overlaid(self, op, index)
+
     def counted(self, op: Op, part: Affine) -> Register:
         narrow = part.range()[1] < 2**31
         number = self.lane_index(part, narrow=narrow)
@@ -225,6 +229,11 @@ class Elements(Rows):
         buffer = memory.buffer
         if not coeff and not varying:
             return self.b.load(buffer, self.scalar_index(uniform))
+        if self.machine is not None and (varying or self.position.wanted is not None):
+            room = value.type.room - memory.base
+            picks = from_rows(self, buffer, offset, room, self.machine)
+            if picks is not None:
+                return picks
         if varying or coeff not in (1, -1):
             square = tile and not varying and not self.position.within
             if tile and square and uniform.coeff(tile.var) in (1, -1):

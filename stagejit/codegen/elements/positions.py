@@ -18,14 +18,15 @@ from stagejit.codegen.ir.nodes import I32, I64
 from stagejit.codegen.ir.nodes import Value as Register
 from stagejit.codegen.places.walk import Key, Walk
 from stagejit.errors import InternalError
-from stagejit.index.affine import Affine, Var
+from stagejit.index.affine import Affine, Var, along
 
 
 @dataclass(frozen=True)
 class Position:
     """Where the loops stand. `mask`: lanes that exist (None: all). `stride`: see `interleaving`.
     `within`: whether what is wanted here exists by a branch or a mask, and not by the ranges of
-    loops: what lies at other positions may not be there."""
+    loops: what lies at other positions may not be there. `wanted`: the lanes of which somebody
+    wants the element, where not of all."""
 
     env: Mapping[Var, Register] = field(default_factory=dict)
     vector: Var | None = None
@@ -34,6 +35,7 @@ class Position:
     tile: Tile | None = None
     stride: int = 0
     within: bool = False
+    wanted: frozenset[int] | None = None
 
 
 class Positions(Walk[Register]):
@@ -61,6 +63,7 @@ class Positions(Walk[Register]):
         mask: Register | None = None,
         tile: Tile | None = None,
         within: bool = False,
+        wanted: frozenset[int] | None = None,
         known: dict[Key, Register] | None = None,
     ) -> Iterator[None]:
         """Evaluate at another position: `env` is added, the rest replaces what it was if given.
@@ -75,6 +78,7 @@ class Positions(Walk[Register]):
             mask=before.mask if mask is None else mask,
             tile=tile or before.tile,
             within=within or before.within,
+            wanted=before.wanted if wanted is None else wanted,
         )
         self._known = {} if known is None else known
         try:
@@ -179,6 +183,33 @@ class Positions(Walk[Register]):
         if first is None or limit is None:
             return None
         return max(0, min(lanes, int(limit) - int(first)))
+
+    def wanted_lanes(self) -> frozenset[int] | None:
+        """The lanes of which somebody wants the element; None where a mask does not tell."""
+        if self.position.wanted is not None:
+            return self.position.wanted
+        used = self.used_lanes()
+        return None if used is None else frozenset(range(used))
+
+    def by_lanes(self, affine: Affine) -> tuple[Affine, list[int]] | None:
+        """What is the same for all lanes of an index, and what each adds, where the vector stands
+        at a number and nothing else is read; None elsewhere. See Note [Whole vectors of rows]."""
+        vector, apart = self.position.vector, [0] * self.position.lanes
+        if vector is None or vector not in self.position.env:
+            return None
+        first = self.position.env[vector].const
+        if not isinstance(first, int):
+            return None
+        lanes, same = [first + lane for lane in range(self.position.lanes)], []
+        for var, factor in affine.terms:
+            if var is vector or self._var_varies(var):
+                added = along(var, vector, lanes)
+                if added is None:
+                    return None
+                apart = [total + factor * each for total, each in zip(apart, added, strict=True)]
+            else:
+                same.append((var, factor))
+        return Affine(tuple(same), affine.const), apart
 
     def varies(self, affine: Affine) -> bool:
         """Whether an index differs from lane to lane."""

@@ -75,12 +75,14 @@ def every(b: Builder, parts: Sequence[Value], first: int) -> Value:
 
 
 def picked(b: Builder, parts: Sequence[Value], places: Sequence[int]) -> Value:
-    """A vector whose lane k is element `places[k]` of vectors end to end."""
+    """A vector whose lane k is element `places[k]` of vectors end to end, or anything where that is
+    -1."""
     lanes = parts[0].type.lanes
-    first, *others = sorted({place // lanes for place in places})
-    result, lies = parts[first], [place % lanes for place in places]
+    first, *others = sorted({place // lanes for place in places if place >= 0})
+    result, lies = parts[first], [place % lanes if place >= 0 else -1 for place in places]
     if not others:
-        return result if lies == list(range(lanes)) else b.shuffle(result, None, lies)
+        stays = all(at in (lane, -1) for lane, at in enumerate(lies))
+        return result if stays and len(lies) == lanes else b.shuffle(result, None, lies)
     for source in others:
         choice = []
         for lane, place in enumerate(places):

@@ -173,11 +173,12 @@ def vectors(
     return Loop(var, (Chunk(lanes, body, vector=True, tail=tail, straight=straight),))
 
 
-def narrowing(var: Var, lanes: int, least: int, body: Node) -> Loop:
+def narrowing(var: Var, lanes: int, least: int, body: Node, *, straight: bool = False) -> Loop:
     """A loop over vectors without masks: full ones, then for what is left ones of half as many
     lanes, and so on down to `least`, and single elements. What it covers is all of `var`, or
     blocks of whole vectors of it."""
-    chunks = [Chunk(lanes, body, vector=True)] if var.extent >= lanes else []
+    whole = Chunk(lanes, body, vector=True, straight=straight)
+    chunks = [whole] if var.extent >= lanes else []
     left, size = var.extent % lanes, lanes // 2
     while size >= max(least, 2):
         if left & size:

@@ -23,7 +23,7 @@ def read_cost(form: Affine, var: Var, lanes: int, neighbours: int = 0) -> float:
     neighbours: the number of elements that lie between two lanes and are wanted too, so that whole
     vectors are moved for all of them and dealt out.
     """
-    if any(inner is not var and var in _loops_of(inner) for inner in form.vars()):
+    if any(inner is not var and var in loops_of(inner) for inner in form.vars()):
         return 2.0 * lanes
     coeff = form.coeff(var)
     shared = coeff == neighbours != 0 and _phase_is_known(form, coeff)
@@ -42,7 +42,7 @@ def looking_up_cost(
 ) -> float | None:
     """Of a read that vectors along `var` find in a table that registers hold: its loads, and the
     shuffles; None where they do not."""
-    apart = [term for term in form.terms if term[0] is var or var in _loops_of(term[0])]
+    apart = [term for term in form.terms if term[0] is var or var in loops_of(term[0])]
     width = 0 if form.coeff(var) else table_width(apart, lanes, itemsize, machine)
     return 1.0 + -(-span_of(apart) // width) if width else None
 
@@ -67,7 +67,7 @@ def table_width(
     return width if machine.masks_lanes or span % width == 0 else 0
 
 
-def _loops_of(inner: Var) -> Collection[Var]:
+def loops_of(inner: Var) -> Collection[Var]:
     return inner.follows if inner.operand is None else inner.operand.loop_vars()
 
 

@@ -16,7 +16,7 @@ from stagejit.codegen.places.windows import window_numbers, window_reads
 from stagejit.dispatch.regions import Store
 from stagejit.errors import InternalError
 from stagejit.graph.ir import Op, Value
-from stagejit.graph.ops.moving.slices import pull_view
+from stagejit.graph.ops.moving.slices import beneath, pull_view
 from stagejit.graph.ops.moving.splits import is_uneven
 from stagejit.index.affine import (
     Affine,
@@ -42,6 +42,7 @@ class Footprint(Walk[Need]):
     loops it follows.
 
     bound: values computed elsewhere; the indices at which they are asked for are kept in `asked`.
+    compared: what tells which of several values an element is.
     divided: see `space.merge`. strict: split loops rather than divide (see Affine.divmod).
     """
 
@@ -52,6 +53,7 @@ class Footprint(Walk[Need]):
         self.bound, self.strict = bound, strict
         self.reads: list[tuple[Value, Affine]] = []
         self.numbers: list[Affine] = []
+        self.compared: list[Affine] = []
         self.asked: list[tuple[Value, Index]] = []
         self.divided: list[tuple[Affine, int]] = []
         self._inputs = frozenset(region.inputs)
@@ -60,7 +62,7 @@ class Footprint(Walk[Need]):
     def forms(self) -> list[Affine]:
         """Every affine form that merging of loops must respect."""
         asked = [linearize(index, value.shape) for value, index in self.asked]
-        return [form for _, form in self.reads] + self.numbers + asked
+        return [form for _, form in self.reads] + self.numbers + self.compared + asked
 
     @property
     def evaluated(self) -> list[tuple[Value, Index]]:
@@ -130,6 +132,12 @@ class Footprint(Walk[Need]):
         self.numbers += window_numbers(op, index)
         read = [self.value(op.operands[0], read) for read in window_reads(op, index)]
         return Need(op.result, _together(read) | _loops_of(index))
+
+    def overlaid(self, op: Op, index: Index) -> Need:
+        at, rests = beneath(op, index, strict=self.strict)
+        self.compared += [form for axis, rest in rests.items() for form in (at[axis], rest)]
+        parts = [self.value(op.operands[0], at), self.value(op.operands[1], index)]
+        return Need(op.result, _together(parts) | _loops_of(index))
 
     def counted(self, op: Op, part: Affine) -> Need:
         self.numbers.append(part)

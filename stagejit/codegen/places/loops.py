@@ -70,8 +70,10 @@ class Ahead:
 class Loops:
     """groups: the variables that loop, outermost first, by groups of axes. index: of an element of
     the space. places: of the values that are stored for it; offsets: in what they are stored into.
+    compared: what tells which of several values an element is.
     vector: the variable of vectors; between: one whose elements lie between their lanes. streamed:
-    the stores that bypass the caches. ahead: what is asked for ahead."""
+    the stores that bypass the caches. ahead: what is asked for ahead. written_out: whether the
+    vectors go on from row to row, without a loop. cost: operations an element, by the model."""
 
     region: ClosedRegion
     target: Machine
@@ -81,10 +83,13 @@ class Loops:
     offsets: tuple[Affine, ...]
     reads: tuple[tuple[Value, Affine], ...]
     lanes: int
+    compared: tuple[Affine, ...] = ()
     vector: Var | None = None
     between: Var | None = None
     streamed: tuple[Store, ...] = ()
     ahead: Ahead | None = None
+    written_out: bool = False
+    cost: float = math.inf
     choices: tuple[Choice, ...] = ()
 
     @property
@@ -116,11 +121,13 @@ class Loops:
             more = sum(cost for cost in looked_up if cost is not None)
             return vector_cost(others, self.offsets, var, self.lanes, apart, tiles, more)
 
-        ranked = cheapest_vector(variables, cost or accesses, between)
+        cost = cost or accesses
+        ranked = cheapest_vector(variables, cost, between)
         vector, gap = ranked.best
+        costs = math.inf if vector is None else cost(vector, gap)
         lanes = lanes_of(forms, self.offsets, vector, self.lanes)
         choices = (*self.choices, ranked.choice)
-        return replace(self, vector=vector, between=gap, lanes=lanes, choices=choices)
+        return replace(self, vector=vector, between=gap, lanes=lanes, cost=costs, choices=choices)
 
     def looking_up_cost(self, value: Value, form: Affine, var: Var) -> float | None:
         """See the function of this name."""
@@ -237,6 +244,7 @@ def loops_of(
         places=tuple(map(moved, places)),
         offsets=moved(offsets),
         reads=tuple((value, form.substitute(mapping)) for value, form in footprint.reads),
+        compared=moved(footprint.compared),
         lanes=target.vector_nbytes // widest_nbytes(region),
     )
 

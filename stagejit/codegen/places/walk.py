@@ -83,6 +83,8 @@ class Walk(ABC, Generic[E]):
             return (yield from self._gathered(op, index))
         if definition.is_window:
             return self.window(op, index)
+        if definition.overlays:
+            return self.overlaid(op, index)
         if definition.counts:
             return self.counted(op, index[op.attrs["axis"]])
         if definition.is_constant:
@@ -152,6 +154,10 @@ class Walk(ABC, Generic[E]):
     @abstractmethod
     def window(self, op: Op, index: Index) -> E:
         """Of a window."""
+
+    @abstractmethod
+    def overlaid(self, op: Op, index: Index) -> E:
+        """Of an overlay: the element of operand 0 where it lies there, of operand 1 elsewhere."""
 
     @abstractmethod
     def counted(self, op: Op, part: Affine) -> E:

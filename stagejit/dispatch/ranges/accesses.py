@@ -24,7 +24,7 @@ from stagejit.dispatch.regions import Region, Store
 from stagejit.graph.dims import ConvDims, GatherDims, WindowDims, dilated
 from stagejit.graph.ir import Op, Value
 from stagejit.graph.ops.control import destination_of
-from stagejit.graph.ops.moving.slices import place, pull_view
+from stagejit.graph.ops.moving.slices import beneath, place, pull_view
 from stagejit.index.affine import Affine, Index, Var
 from stagejit.index.box import Box, hull_of
 from stagejit.index.coordinates import coordinates
@@ -211,6 +211,9 @@ def _operands_at(op: Op, index: Index) -> Iterator[tuple[Value, Index]]:
             yield op.operands[1], coordinates(op.operands[1].shape)
     elif op.definition.is_window:
         yield from _tap_index(op, index)
+    elif op.definition.overlays:
+        yield op.operands[0], _index_beneath(op, index)
+        yield op.operands[1], index
     elif op.definition.accumulates:
         yield from ((operand, coordinates(operand.shape)) for operand in op.operands)
     elif op.definition.is_scatter:
@@ -289,6 +292,21 @@ def _tap_index(op: Op, index: Index) -> Iterator[tuple[Value, Index]]:
             part = Affine.of(Var(count, "w", "loop" if even else "uneven")) * stride + first
         found.append(part)
     yield x, tuple(found)
+
+
+def _index_beneath(op: Op, index: Index) -> Index:
+    """What an overlay at `index` reads of its operand 0: along an axis where some of it lies
+    elsewhere, a range."""
+    places, rests = beneath(op, index)
+    found, shape = list(places), op.operands[0].shape
+    for axis in rests:
+        first, extent = op.attrs["offsets"][axis], shape[axis]
+        last = first + op.attrs["strides"][axis] * (extent - 1)
+        (low, high), stride, even = progression(index[axis])
+        whole = even and stride == 1 and low <= first and last <= high
+        own = coordinates(shape)[axis]
+        found[axis] = own if whole else Affine.of(Var(extent, "w", "uneven"))
+    return tuple(found)
 
 
 # ------------------------------------------------------------------- boxes

@@ -37,6 +37,7 @@ extract_slice      x, *starts                  offsets, sizes (of the result), s
                                                clamped as in JAX so that the box fits
 insert_slice       src, dst, *starts           offsets, strides; result is dst with src written at
                                                the box; dynamic starts clamped. "src into dst"
+overlay            src, dst                    the same as a value, which updates no memory
 reduce             x                           fn, axes (ascending): add mul max min (no bools), and
                                                or xor (no floats), argmax argmin. These two have one
                                                axis and dtype, the index type; first tie, first NaN

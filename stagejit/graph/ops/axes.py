@@ -30,7 +30,7 @@ def separate(op: Op, axis: int) -> Axes | None:
         return (axis,) * len(op.operands)
     if known.is_view and not known.splits and len(op.operands) == 1:
         return _of_view(op, axis)
-    if known.is_insert:
+    if known.is_insert or known.overlays:
         return _of_insert(op, axis)
     made_up = known.is_splat or known.counts or known.is_empty
     return (None,) * len(op.operands) if made_up else None

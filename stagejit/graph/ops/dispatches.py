@@ -159,7 +159,11 @@ def kind_without_anchor(ops: Iterable[Op]) -> str:
     computing = [op for op in ops if not op.definition.is_insert]
     if computing and all(op.definition.is_splat or op.definition.is_constant for op in computing):
         return "fill"
-    return "copy" if all(op.definition.is_view for op in computing) else "map"
+    if any(op.definition.overlays for op in computing):  # over numbers, or elements
+        made_up = [op for op in computing if op.definition.is_free or op.definition.is_splat]
+        computing = [op for op in computing if op not in made_up]
+    moves = all(op.definition.is_view or op.definition.overlays for op in computing)
+    return "copy" if moves else "map"
 
 
 def name_of(kind: str, ops: Iterable[Op]) -> str:

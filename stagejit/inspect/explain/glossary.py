@@ -39,6 +39,8 @@ CHOICES: dict[str, str] = {
     "stream": "whether stores go around the caches: they do where results are too large to stay "
     "there until somebody reads them; on cores that do not see ahead, which reads and stores ask "
     "for lines before it is their turn",
+    "whole vectors": "whether short rows are stored one by one, or in whole vectors that go on "
+    "from one to the next, without a loop",
     "row": "the code of the innermost loop: straight or turning, how its last vector is cut off",
     "abreast": "short rows of a gather whose indices are computed together, in vectors; single "
     "elements of a scatter which are, with where they go",

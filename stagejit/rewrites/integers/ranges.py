@@ -97,7 +97,7 @@ def _range(known: Ranges, value: Value) -> Interval:
     elif definition.is_gather and first is not None:
         fill = op.attrs["fill_value"]
         found = first if fill is None else hull(first, (int(fill), int(fill)))
-    elif definition.is_insert and first is not None:
+    elif (definition.is_insert or definition.overlays) and first is not None:
         found = _around(first, op.operands[1], operands[1])
     elif definition.is_scatter and op.attrs["fn"] == "set" and operands[2] is not None:
         found = _around(operands[2], op.operands[0], first)

@@ -46,7 +46,7 @@ _ROWS: tuple[Step, ...] = (
 )  # fmt: skip
 _PLACES: tuple[Step, ...] = (
     placing.stack, placing.concatenate, placing.destinations, placing.pad, placing.update,
-    placing.dynamic_update, placing.gather, placing.scatter,
+    placing.dynamic_update, placing.gather, placing.scatter, placing.overlay,
 )  # fmt: skip
 _WINDOWS: tuple[Step, ...] = (windows.window, windows.windows_of_windows)
 _SORTS: tuple[Step, ...] = (sorting.sorted_rows,)
@@ -59,6 +59,8 @@ THEMES: tuple[tuple[Step, ...], ...] = (
      rows.softmax, rows.softmax_of_view, rows.softmax_of_view, rows.normalized),
     (elementwise.transpose, elementwise.slices, elementwise.scaled,
      placing.destinations, *_PLACES[:5]),
+    (elementwise.transpose, elementwise.slices, elementwise.scaled, elementwise.reverse,
+     elementwise.elsewhere, placing.overlay, placing.overlay, placing.overlay),
     (elementwise.transpose, elementwise.reshape, elementwise.rearranged, elementwise.butterflies,
      rows.row_stages, *_PLACES[:3], *_PRODUCTS),
     (products.image, elementwise.reshape, elementwise.transpose, elementwise.scaled),

@@ -310,10 +310,17 @@ class Draft:
 
     def insert(self, x: Drawn, into: Drawn, box: dict[int, tuple[int, int]]) -> Drawn:
         """box: (offset, stride) by axis."""
+        return self._placed("insert_slice", x, into, box)
+
+    def overlay(self, x: Drawn, into: Drawn, box: dict[int, tuple[int, int]]) -> Drawn:
+        """The same as a value."""
+        return self._placed("overlay", x, into, box)
+
+    def _placed(self, kind: str, x: Drawn, into: Drawn, box: dict[int, tuple[int, int]]) -> Drawn:
         full = [box.get(axis, (0, 1)) for axis in range(x.rank)]
         offsets, strides = zip(*full, strict=True) if full else ((), ())
         return self.add(
-            "insert_slice", [x, into], exact=x.exact and into.exact,
+            kind, [x, into], exact=x.exact and into.exact,
             bound=max(x.bound, into.bound), fraction=max(x.fraction, into.fraction),
             offsets=offsets, strides=strides,
         )  # fmt: skip

@@ -106,6 +106,19 @@ def _reduced(d: Draft, x: Drawn) -> Drawn | None:
     return result if result.dtype is x.dtype else None
 
 
+def overlay(d: Draft) -> None:
+    """Values over a number, and over each other, in rows that are mostly short."""
+    x = d.one(lambda v: v.rank > 0 and 0 < v.size <= 2000)
+    sizes = [size + d.c.pick((2, 1, 0, 3)) for size in x.shape]
+    whole = d.splat(float(d.c.pick((0, 1))), x.dtype, tuple(sizes))
+    for _ in range(d.c.pick((1, 2, 3))):
+        box = {
+            axis: (d.c.below(whole - size + 1), 1)
+            for axis, (size, whole) in enumerate(zip(x.shape, sizes, strict=True))
+        }
+        whole = d.overlay(d.like(x) if d.c.below(2) else x, whole, box)
+
+
 def pad(d: Draft) -> None:
     """x in a larger array of one number, with holes between its elements or without."""
     x = d.one(lambda v: v.rank > 0 and 0 < v.size <= 1000)

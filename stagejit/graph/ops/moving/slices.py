@@ -1,4 +1,5 @@
-"""Boxes: `extract_slice` is a view of one, `insert_slice` an update of one.
+"""Boxes: `extract_slice` is a view of one, `insert_slice` an update of one, and `overlay` what it
+gives, as a value that nobody has stored.
 
 An offset of None takes the next of the operands that follow, clamped as in JAX so that the box
 fits.
@@ -142,6 +143,19 @@ def place(op: Op, index: Index, start: DynamicStart = dynamic_var) -> Index:
     )
 
 
+def beneath(op: Op, index: Index, *, strict: bool = False) -> tuple[Index, dict[int, Affine]]:
+    """Where the element `index` of an overlay lies in its operand 0, and the axes along which it
+    may not: it does where that is a place of these axes, and what they are given here is 0. An
+    index may run over the end of an axis of which operand 0 has all places."""
+    places, rests, extents = list(index), {}, op.operands[0].shape
+    for axis, (offset, stride) in enumerate(
+        zip(op.attrs["offsets"], op.attrs["strides"], strict=True)
+    ):
+        if extents[axis] != op.result.shape[axis]:
+            places[axis], rests[axis] = (index[axis] - offset).divmod(stride, strict=strict)
+    return tuple(places), rests
+
+
 def _pull_extract(op: Op, index: Index, strict: bool, start: DynamicStart) -> Index:
     starts = _starts(op, op.operands[0].shape, op.result.shape, 1, start)
     return tuple(
@@ -281,5 +295,15 @@ define(
         read=_read_insert,
         tied_operand=_destination,
         boxed=1,
+    )
+)
+define(
+    OpDef(
+        kind="overlay",
+        infer=_insert_slice,
+        interpret=_value_of_insert,
+        write=_write_insert,
+        read=_read_insert,
+        overlays=True,
     )
 )
