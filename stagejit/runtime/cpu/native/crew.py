@@ -19,6 +19,8 @@ helper who is just going is missed in one loop, of which others run all chunks.
 
 from __future__ import annotations
 
+import time
+
 from stagejit.codegen.target import Target
 from stagejit.runtime import ffi_abi as abi
 
@@ -35,7 +37,7 @@ STATE_NBYTES = 256
 _STATE, _WORKER, _THERE, _SLOT_NBYTES = 0, 8, 16, 64
 _LINGERING = 30_000  # nanoseconds
 _PAUSES = 16  # from one look at the clock to the next
-_CLOCK_MONOTONIC = 1
+_CLOCK_MONOTONIC = time.CLOCK_MONOTONIC
 
 _NEW_STATE = [(LEFT, "i64", "0"), (ENDED, "i64", "0"), (_REFS, "i64", "1")]
 _NEW_SLOT = [(_STATE, "ptr", "%state"), (_WORKER, "i64", "%worker"), (_THERE, "i64", "0")]
