@@ -58,7 +58,7 @@ from stagejit.rewrites.split import scans as split_scan
 from stagejit.rewrites.tiling import fuse
 from stagejit.rewrites.tiling.fuse import tile_and_fuse
 from stagejit.rewrites.weights import evaluate, forms, scales
-from stagejit.rewrites.weights.forms import store_weights
+from stagejit.rewrites.weights.forms import store_weights, want_axes
 from stagejit.rewrites.weights.inside import forget_bound, tell_bound
 from stagejit.rewrites.weights.measures import of_body
 from stagejit.rewrites.weights.readers import keep_what_others_read
@@ -156,7 +156,8 @@ def rewrite_program(
     decisions = []
     if any(weight.form for weight in graph.weights.values()):
         decisions += _loops_first(graph, options)
-    keep_what_others_read(graph)
+        keep_what_others_read(graph)
+        want_axes(graph)
     decisions += rewrite_graph(graph, options, machine, watch)
     forget_bound(graph)
     return decisions

@@ -39,6 +39,11 @@ class Budget:
     nbytes: int | None = None
 
 
+# With scales of their own, and the one along which two may be in a byte: see
+# `rewrites/weights/stored.py`.
+Axes = tuple[tuple[int, ...], int | None]
+
+
 class Forms:
     """In which form products read the weights of one function that is bound. is_overruled: programs
     read one in a form that others, compiled later, may not; they have to be compiled anew."""
@@ -77,8 +82,9 @@ class Weight:
 
     name: where it stands in the tree. is_copy: the caller has no reference to it. budget: for what
     is made of it. form: how products read it, see `rewrites/weights/forms.py`; axes: its axes
-    there, which the first program decides; kept: why it has no such form, which any program may
-    find. tables: of programs that read it, or what is made of it.
+    there, by what is made of it, which the first program decides, by all of its products; kept: why
+    it has no such form, which any program may find. tables: of programs that read it, or what is
+    made of it.
 
     Note [One form]: all programs read the same elements of a weight, whichever is compiled first.
     So one that finds a reason to keep it as it is overrules those that read it in fewer bytes:
@@ -97,7 +103,8 @@ class Weight:
     ) -> None:
         self.name, self.budget, self.is_copy = name, budget, is_copy
         self._forms = forms or Forms()
-        self.axes: dict[str, Any] = {}
+        self.axes: dict[str, Axes] = {}
+        self._wanted: dict[str, tuple[int, Axes]] = {}  # with their rank
         self.kept = ""
         self.aval = jax.typeof(array)
         self.tables: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -149,6 +156,15 @@ class Weight:
     @property
     def form(self) -> str | None:
         return self._forms.form
+
+    def want_axes(self, text: str, rank: int, axes: Axes) -> None:
+        """A product would have these. The highest rank is best, or the last axes."""
+        known = self._wanted.setdefault(text, (rank, axes))
+        self._wanted[text] = max(known, (rank, axes), key=lambda each: (each[0], each[1][0]))
+
+    def axes_for(self, text: str) -> Axes:
+        """Those that it has from now on in all programs."""
+        return self.axes.setdefault(text, self._wanted[text][1])
 
     def keep(self, reason: str) -> None:
         """Products read it as it is, in all programs: see Note [One form]. Where nobody has the

@@ -8,12 +8,14 @@ and backwards, and in each body; what else reads it is a reason to leave it as i
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 from stagejit.graph.dims import ConvDims
 from stagejit.graph.ir import Graph, Op, Use, Value
 from stagejit.graph.ops import build
 from stagejit.graph.ops.axes import separate
+from stagejit.graph.ops.control import bodies_of
 from stagejit.graph.text.printer import as_text
 from stagejit.rewrites.cloning import cloned
 from stagejit.rewrites.driving.driver import Log
@@ -36,6 +38,7 @@ from stagejit.types import f32
 NAME = "store-weights"
 
 FEWEST_ELEMENTS = 1024
+_FEWEST_A_SCALE = 32  # elements
 _NO_NUMBERS = "it has an Inf or a NaN, which integers have not"
 _TOO_LARGE = "it has a finite number that would be infinite"
 _TOO_SMALL = "all of it is so small that its scale would be no normal number"
@@ -131,20 +134,25 @@ def _store(log: Log, op: Op, stored: dict[Value, Stored], first_id: int) -> None
 def _stored_product(log: Log, op: Op, at: int, form: str, stored: dict[Value, Stored]) -> Value:
     """The product of an operand as it is stored: of a value that is turned as that is, turned."""
     graph, value = log.graph, op.operands[at]
-    source, order = value, list(range(value.type.rank))
-    is_transposed = True
-    while _turns(source.op):
-        permutation = source.op.attrs.get("permutation")
-        is_transposed &= permutation is not None
-        order = [permutation[axis] for axis in order] if permutation else order
-        source = source.op.operands[0]
+    source, order, is_transposed = _unturned(value)
     if source not in stored:
-        stored[source] = _made(log, op, at, form, source, order)
+        stored[source] = _made(log, op, at, form)
     made = stored[source]
     if is_transposed:
         return _product(graph, op, at, made.transposed(graph, value, order))
     turned = applied(graph, made.restored(graph), views_of(value, source))
     return _with_operands(graph, op, at, turned, op.operands[1 - at])
+
+
+def _unturned(value: Value) -> tuple[Value, list[int], bool]:
+    """What is turned, its axes that those of the value are, and whether it is only transposed."""
+    source, order, is_transposed = value, list(range(value.type.rank)), True
+    while _turns(source.op):
+        permutation = source.op.attrs.get("permutation")
+        is_transposed &= permutation is not None
+        order = [permutation[axis] for axis in order] if permutation else order
+        source = source.op.operands[0]
+    return source, order, is_transposed
 
 
 def _why_not(graph: Graph, op: Op, at: int, form: str, first_id: int) -> str:
@@ -214,17 +222,38 @@ def _is_repeated(weight: Value, matrix: Value) -> bool:
 # -- what lies in memory --------------------------------------------------------------------------
 
 
-def _made(log: Log, op: Op, at: int, form: str, value: Value, order: Sequence[int]) -> Stored:
-    """order: the axes of `value` that those of the operand are."""
-    graph = log.graph
+def want_axes(graph: Graph) -> None:
+    """Tells weights along which axes products want scales, in bodies, too, before one is stored, so
+    that the order of equations decides nothing."""
+    for op in graph.ops():
+        for body in bodies_of(op):
+            want_axes(body)
+        if op.definition.is_product:
+            for at, value in enumerate(op.operands):
+                if any(graph.weights[w].form for w in weights_behind(graph, value)):
+                    _want_axes(graph, op, at)
+
+
+def _want_axes(graph: Graph, op: Op, at: int) -> tuple[Weight, str]:
+    """The first weight behind an operand, which keeps the axes, and what they are those of."""
+    source, order, _ = _unturned(op.operands[at])
     channels, summed = _axes_of(op, at)
     channels = tuple(sorted(order[axis] for axis in channels))
     summed = None if summed is None else order[summed]
-    behind = weights_behind(graph, value)
-    axes, text = graph.weights[behind[0]].axes, _text(value, behind)
-    channels, summed = axes.setdefault(text, (channels, summed))  # the first program has decided
-    made = narrowed(graph, value, form, channels, summed)
-    of = tuple(graph.weights[w] for w in behind)
+    behind = weights_behind(graph, source)
+    weight, text = graph.weights[behind[0]], _text(source, behind)
+    scales = math.prod(source.shape[axis] for axis in channels)
+    # Many scales round less; too many are as many bytes as they save.
+    rank = scales if scales * _FEWEST_A_SCALE <= source.type.size else -scales
+    weight.want_axes(text, rank, (channels, summed))
+    return weight, text
+
+
+def _made(log: Log, op: Op, at: int, form: str) -> Stored:
+    graph, value = log.graph, _unturned(op.operands[at])[0]
+    weight, text = _want_axes(graph, op, at)
+    made = narrowed(graph, value, form, *weight.axes_for(text))
+    of = tuple(graph.weights[w] for w in weights_behind(graph, value))
     graph.measures[of, text] = lost_of(graph, value, made.restored(graph), has_infinities(form))
     return made
 
@@ -248,7 +277,7 @@ def _axes_of(op: Op, at: int) -> tuple[tuple[int, ...], int | None]:
     else:
         summed = list(op.attrs["contracting"][at])
         channels = tuple(axis for axis in range(rank) if axis not in summed)
-    even = [axis for axis in summed if shape[axis] % 2 == 0]
+    even = sorted(axis for axis in summed if shape[axis] % 2 == 0)
     return channels, max(even, key=lambda axis: shape[axis], default=None)
 
 

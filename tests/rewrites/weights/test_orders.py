@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import gc
 import itertools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -111,3 +112,56 @@ def test_who_comes_too_late_overrules_nobody() -> None:
     with pytest.raises(GoneError):
         bound("product and sum", X)
     np.testing.assert_array_equal(bound("product", X), known)
+
+
+def loop_of(f: Callable[[Array, Array], Array]) -> Callable[[Array, Array], Array]:
+    return lambda w, x: lax.fori_loop(0, 2, lambda i, y: y + f(w, x).sum() / 99, jnp.zeros(()))
+
+
+USES: dict[str, Callable[[Array, Array], Array]] = {
+    "forwards": lambda w, x: x[:, : w.shape[0]] @ w,
+    "backwards": lambda w, x: x[:, : w.shape[1]] @ w.T,
+    "rows": lambda w, x: w[jnp.arange(3)],
+    "row": lambda w, x: w @ x[0, : w.shape[1]],
+    "of all pairs": lambda w, x: jnp.einsum("b,ik->bik", x[0, :3], w),
+    "gradient": lambda w, x: jax.grad(lambda y: jnp.sin(y @ w).sum())(x[:, : w.shape[0]]),
+}
+USES |= {f"loop of {name}": loop_of(USES[name]) for name in ("forwards", "backwards")}
+
+
+@pytest.mark.parametrize("shape", [(96, 64), (64, 96), (64, 64), (96, 33)])
+@pytest.mark.parametrize("form", ["int8", "int4"])
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("forwards", "backwards", "rows"),
+        ("row", "forwards"),
+        ("gradient", "backwards"),
+        ("of all pairs", "forwards", "backwards"),
+        ("loop of forwards", "backwards"),
+        ("forwards", "loop of backwards"),
+        ("loop of forwards", "loop of backwards"),
+    ],
+    ids=" and ".join,
+)
+def test_the_order_of_equations_decides_nothing(
+    names: tuple[str, ...], form: Any, shape: tuple[int, int]
+) -> None:
+    w = RNG.normal(size=shape).astype(np.float32) * np.logspace(0, 1, shape[1], dtype=np.float32)
+    found = []
+    for order in itertools.permutations(names):
+        bound = stagejit.bind(
+            lambda w, x, order=order: {name: USES[name](w, x) for name in order}, w, weights=form
+        )
+        results = bound(X)
+        (weight,) = bound._weights()
+        memory = bound.memory_analysis()
+        found.append((results, weight.axes, memory["kept_nbytes"], memory["weight_error"]))
+    first, *others = found
+    for results, *rest in others:
+        assert rest == list(first[1:])
+        jax.tree.map(
+            lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4), results, first[0]
+        )
+    scales = {math.prod(shape[axis] for axis in channels) for channels, _ in first[1].values()}
+    assert scales == {max(shape)}
