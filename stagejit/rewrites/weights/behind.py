@@ -11,11 +11,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import IntEnum
 
+from stagejit.base.symbolic import Undecided
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.memo import OverOperands
+from stagejit.graph.ops import build
 from stagejit.graph.ops.control import bodies_of
 from stagejit.graph.ops.moving.slices import known_box
-from stagejit.index.box_index import surely_cover
+from stagejit.index.box import Box
+from stagejit.index.box_index import cover, left_of
 
 
 class Behind(IntEnum):
@@ -77,19 +80,36 @@ def weights_behind(graph: Graph, value: Value) -> tuple[Value, ...]:
     return tuple(sorted(inputs, key=lambda x: x.op.attrs["index"]))
 
 
-class _Parted(dict[Value, bool]):
-    """Of values of one graph, whether what products read of each are boxes that cover it."""
+_MOST_RESTS = 16
+
+
+class _Parted(dict[Value, list[Box] | None]):
+    """Of values of one graph that products read boxes of: boxes of what these leave; None where
+    some overlap, so that both together would be more than what was bound."""
 
     def __init__(self, graph: Graph) -> None:
-        self.graph = graph
+        self.graph, self.incomplete = graph, dict[Value, Value]()
 
-    def __missing__(self, value: Value) -> bool:
+    def __missing__(self, value: Value) -> list[Box] | None:
         readers = self.graph.users(value)
-        boxes = [
+        boxes = {
             known_box(op) for op in readers if _is_known_box(op) and self._is_factor(op.result)
-        ]
-        found = self[value] = bool(boxes) and surely_cover(boxes, value.shape)
+        }
+        try:
+            found = self._rests(value, sorted(boxes, key=lambda box: box.offsets))
+        except Undecided:
+            found = None
+        self[value] = found
         return found
+
+    def _rests(self, value: Value, boxes: Sequence[Box]) -> list[Box] | None:
+        if not boxes:
+            return None
+        rests = left_of(Box.whole(value.shape), boxes)
+        if len(rests) > _MOST_RESTS or not cover([*boxes, *rests], value.shape):
+            return None
+        is_one = not rests or self.incomplete.setdefault(_whole(value), value) is value
+        return rests if is_one else None
 
     def _is_factor(self, value: Value) -> bool:
         """Whether a product reads it, or another order of its elements."""
@@ -106,19 +126,45 @@ def _is_known_box(op: Op) -> bool:
 
 
 def is_part_for_products(graph: Graph, value: Value) -> bool:
-    """Whether products read a value that is a box of a weight, and others the rest of that: what
-    was bound can be put together of them."""
+    """Whether products read a value that is a box of a weight, and others the rest of that, or
+    `rests_of_parts`: what was bound can be put together of them."""
+    base = _parted_base(graph, value)
+    return base is not None and _parted(graph)[base] is not None
+
+
+def rests_of_parts(graph: Graph) -> list[Value]:
+    """Boxes of what nobody reads of weights of which products read parts, added to the graph."""
+    bases = (_parted_base(graph, value) for op in graph.ops() for value in op.results)
+    found = dict.fromkeys(base for base in bases if base is not None)
+    boxes = [(base, box) for base in found for box in _parted(graph)[base] or ()]
+    return [
+        build(
+            graph, "extract_slice", [base],
+            offsets=box.offsets, sizes=box.sizes, strides=box.strides,
+        )
+        for base, box in boxes
+    ]  # fmt: skip
+
+
+def _parted(graph: Graph) -> _Parted:
+    found: _Parted = graph.analyses.setdefault(_Parted, _Parted(graph))
+    return found
+
+
+def _parted_base(graph: Graph, value: Value) -> Value | None:
+    """What a value is a box of, if that is a weight, or that in another order."""
+    box = _whole(value)
+    if box.op not in graph or not _is_known_box(box.op):
+        return None
+    base = box.op.operands[0]
+    return base if graph.is_bound(_whole(base)) else None
+
+
+def _whole(value: Value) -> Value:
+    """What a value has all elements of, in another order."""
     while value.op.definition.undone is not None:
         value = value.op.operands[0]
-    if value.op not in graph or not _is_known_box(value.op):
-        return False
-    base = whole = value.op.operands[0]
-    while whole.op.definition.undone is not None:
-        whole = whole.op.operands[0]
-    if not graph.is_bound(whole):
-        return False
-    parted: _Parted = graph.analyses.setdefault(_Parted, _Parted(graph))
-    return parted[base]
+    return value
 
 
 def is_pure(op: Op) -> bool:

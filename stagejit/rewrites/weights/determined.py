@@ -7,7 +7,7 @@ the same in every iteration; a weight that is carried is not.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from stagejit.graph.ir import Graph, Op, Value
@@ -125,3 +125,25 @@ def add_determined(op: Op, leaves: dict[Value, frozenset[Value]]) -> bool:
     of = frozenset[Value]().union(*(leaves[x] for x in op.operands))
     leaves.update(dict.fromkeys(op.results, of))
     return True
+
+
+SourceOf = Callable[[Value], Value]
+
+
+def itself(value: Value) -> Value:
+    return value
+
+
+def settle(
+    values: Iterable[Value], behind: Callable[[Value], Sequence[Value]], source: SourceOf = itself
+) -> None:
+    """Asks of each value, once, what to look at behind it, which comes next. source: what stands
+    for a value."""
+    seen = set[Value]()
+    for first in values:
+        pending = [first]
+        while pending:
+            value = source(pending.pop())
+            if value not in seen:
+                seen.add(value)
+                pending += reversed(behind(value))

@@ -5,16 +5,16 @@ and what is `Made` of them, and the decisions. Invariant: a value that is made i
 what it is made of, so reading it costs no more than that; all of them are within the budget.
 
 Views of weights are not made: who reads one reads the weight itself. But a part of one is that
-products read: it is packed when it lies by itself. What grows is not made (a broadcast), nor
-anything that has an effect. What is computed in the bodies of loops and branches is
-made, too, and they read it.
+products read: it is packed when it lies by itself, and what no part has is kept with it. What grows
+is not made (a broadcast), nor anything that has an effect. What is computed in the bodies of loops
+and branches is made, too, and they read it.
 """
 
 from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from stagejit.base.decisions import Decision
@@ -24,8 +24,15 @@ from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.memo import OverOperands
 from stagejit.options import Options
 from stagejit.rewrites.driving.driver import describe
-from stagejit.rewrites.weights.behind import is_part_for_products
-from stagejit.rewrites.weights.determined import Determined, cloned_out, roots_of
+from stagejit.rewrites.weights.behind import is_part_for_products, rests_of_parts
+from stagejit.rewrites.weights.determined import (
+    Determined,
+    SourceOf,
+    cloned_out,
+    itself,
+    roots_of,
+    settle,
+)
 from stagejit.rewrites.weights.made import (
     Made,
     Source,
@@ -42,8 +49,8 @@ from stagejit.trace.weights import Budget, Weight
 
 NAME = "evaluate-weights"
 
-FREE_NBYTES = 512  # may be made of less: a few cache lines
 GROWTH = 1.2  # of all that is kept, times the weights, where the budget does not say
+FREE_NBYTES = 512  # may be made of less: a few cache lines
 # The estimate that the budget is for: so many times what one core takes at its peak rates, as
 # kernels that are run once reach no peak.
 _SLOWER = 4.0
@@ -68,8 +75,9 @@ def evaluate_weights(
     if not weights or not options.enabled(NAME):
         return Split(graph, tuple(weights), _measures(graph))
     bound = [value for value in graph.inputs if graph.is_bound(value)]
+    rests = rests_of_parts(graph)
     found = _Choice(graph, dict(zip(bound, weights, strict=True)), machine)
-    found.look()
+    found.look(rests)
     return found.split()
 
 
@@ -92,11 +100,18 @@ class _Choice:
         self.decisions: list[Decision] = []
         self.read = ReadNbytes(self.determined.source)
 
-    def look(self) -> None:
+    def look(self, rests: Sequence[Value]) -> None:
+        """rests: what is read by nobody, and kept with parts, see `behind.py`."""
         settle(self.determined.read_by_calls(), self._behind, self.determined.source)
+        self.chosen |= {rest: rest for rest in rests}
+        self.readers |= {rest: [rest] for rest in rests}
         self._find_equal()
         self._within_time()
         self._within_memory()
+        needed = self._needed()
+        for rest in set(rests).intersection(self.made):
+            if not needed.isdisjoint(self.leaves[rest]):
+                self._forget(rest)
 
     def _find_equal(self) -> None:
         first: dict[tuple[str, tuple[Weight, ...]], Value] = {}
@@ -123,11 +138,16 @@ class _Choice:
 
     def _give_up(self, value: Value, reason: str) -> list[Value]:
         """And all that are equal, which are returned."""
-        del self.made[value]
-        for other in (given_up := self.equal.pop(value)):
-            del self.chosen[other]
+        given_up = self._forget(value)
+        for other in given_up:
             self._decline(other, reason)
         return given_up
+
+    def _forget(self, value: Value) -> list[Value]:
+        del self.made[value]
+        for other in (forgotten := self.equal.pop(value)):
+            del self.chosen[other]
+        return forgotten
 
     def _behind(self, value: Value) -> Sequence[Value]:
         """Make `value`, which a call reads, or tell what it is computed from."""
@@ -315,33 +335,11 @@ class _Kept:
         return None
 
 
-SourceOf = Callable[[Value], Value]
-
-
-def _itself(value: Value) -> Value:
-    return value
-
-
-def settle(
-    values: Iterable[Value], behind: Callable[[Value], Sequence[Value]], source: SourceOf = _itself
-) -> None:
-    """Asks of each value, once, what to look at behind it, which comes next. source: what stands
-    for a value."""
-    seen = set[Value]()
-    for first in values:
-        pending = [first]
-        while pending:
-            value = source(pending.pop())
-            if value not in seen:
-                seen.add(value)
-                pending += reversed(behind(value))
-
-
 class ReadNbytes(OverOperands[int]):
     """What a call has to read for a value: itself, or what it is computed from. source: what stands
     for an operand."""
 
-    def __init__(self, source: SourceOf = _itself) -> None:
+    def __init__(self, source: SourceOf = itself) -> None:
         super().__init__()
         self.source = source
 

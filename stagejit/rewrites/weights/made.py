@@ -65,7 +65,7 @@ class Made:
             known = op.definition
             if known.is_input:
                 continue
-            if not known.is_view or op.operands != (at,):
+            if not known.is_view or list(op.operands) != [at]:
                 return None
             (at,), view = op.results, known.interpret(None, op, view)
         is_part = at is self.graph.outputs[0] and np.shares_memory(view, array)

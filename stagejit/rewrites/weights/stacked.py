@@ -16,8 +16,8 @@ from stagejit.graph.ops.control import LoopOperands, unchanging
 from stagejit.rewrites.cloning import copied, values_behind
 from stagejit.rewrites.driving.driver import Log
 from stagejit.rewrites.weights.behind import is_determined
-from stagejit.rewrites.weights.determined import add_determined
-from stagejit.rewrites.weights.evaluate import NAME, ReadNbytes, grows, settle
+from stagejit.rewrites.weights.determined import add_determined, settle
+from stagejit.rewrites.weights.evaluate import NAME, ReadNbytes, grows
 from stagejit.rewrites.weights.inside import slices_of
 from stagejit.rewrites.weights.made import applied, base_of, undone, views_of
 from stagejit.types import TensorType
