@@ -166,9 +166,8 @@ class Bound(Traceable):
 
         Waits for all that has been called before. A call on another thread meanwhile computes with
         the old weights or the new ones, never with some of both, also where XLA runs an equation
-        between what reads them (`plan.delegated`); where one of these fails, what the call read
-        stays in memory as long as its programs. Raises OptionsError, and changes nothing, where the
-        structure, a shape, a type or a number differs.
+        between what reads them (`plan.delegated`). Raises OptionsError, and changes nothing, where
+        the structure, a shape, a type or a number differs.
         """
         leaves, tree = jax.tree_util.tree_flatten_with_path(params)
         if tree != self._tree:
@@ -190,7 +189,9 @@ class Bound(Traceable):
                         loc=line_of(),
                         next_step="bind anew, or make it an array",
                     )
+            last = snapshots.last_call()
             wait_for_calls()  # which may still read the weights
+            snapshots.have_ended(last)
             arrays = {weight: array for weight, (array, _) in new.items()}
             made: dict[Any, Reading] = {}
             while not _replace(new, made):

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
+from jax.experimental import io_callback
 
 import stagejit
 from stagejit.runtime.cpu import snapshots, weights
@@ -206,43 +207,6 @@ def lists_of(bound: Any) -> set[int]:
     return {len(table.table._lists) for table in tables_of(bound._weights())}
 
 
-def test_what_a_call_read_that_failed_stays_and_nobody_waits_for_it_twice(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    failing = list[bool]()
-
-    def call(x: Any) -> Any:
-        if failing:
-            raise ValueError("on purpose")
-        return x
-
-    def f(p: Any, x: Any) -> Any:
-        y = jax.pure_callback(call, x, x * p["a"])
-        return y * p["b"]
-
-    bound = stagejit.bind(f, params(1.0))
-    bound(X)
-    failing.append(True)
-    for _ in range(2):
-        with pytest.raises(Exception, match="on purpose"):
-            bound(X).block_until_ready()
-    failing.clear()
-    monkeypatch.setattr(weights, "_MOST_SECONDS", 0.01)
-    bound.update(params(2.0))
-    monkeypatch.setattr(weights, "_MOST_SECONDS", 1e6)
-    for k in (3.0, 4.0):
-        bound.update(params(k))
-        np.testing.assert_allclose(bound(X), X * k * (k + 1))
-        assert lists_of(bound) == {2}
-    _end_leaked()
-
-
-def _end_leaked() -> None:
-    """Other tests count snapshots."""
-    for record in snapshots._records:
-        snapshots._word(record.address + snapshots.PINS).value = 0
-
-
 def test_a_program_that_reads_weights_once_takes_no_snapshot() -> None:
     def calls(f: Any) -> str:
         return jax.jit(stagejit.bind(f, params(1.0))).lower(X).as_text()
@@ -297,3 +261,33 @@ def test_a_loop_of_effects_alone_may_outlive_its_snapshot(monkeypatch: pytest.Mo
     jax.effects_barrier()  # type: ignore[no-untyped-call]
     assert len(seen) == 12
     assert all(np.isfinite(y).all() for y in seen)
+
+
+@pytest.mark.parametrize("off", [(), ("leave-bodies",)], ids=["left", "pieces"])
+@pytest.mark.parametrize("ordered", [False, True])
+def test_conditions_and_small_bodies(
+    ordered: bool, off: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    updating = Updating(monkeypatch)
+    bound = stagejit.bind(lambda p, x: x * p["a"], params(2.0))
+
+    def called(x: Any) -> Any:
+        return io_callback(updating._update, x, x, ordered=ordered)
+
+    def goes_on(state: Any) -> Any:
+        return (state[0] < bound(jnp.ones(N))[0]) & (state[0] < 20)
+
+    def whiles(x: Any) -> Any:
+        return lax.while_loop(goes_on, lambda s: (s[0] + 1, called(s[1])), (0, x))[0]
+
+    def loops(x: Any) -> Any:
+        return lax.fori_loop(0, 3, lambda i, y: called(bound(y)), x)
+
+    for f, wanted in ((whiles, lambda k: k), (loops, lambda k: X * k**3)):
+        g = stagejit.jit(f, options=stagejit.Options(disable=off))
+        updating.bound = None
+        jax.block_until_ready(g(X))
+        updating.bound, updating.k = bound, 2.0
+        bound.update(params(2.0))
+        np.testing.assert_allclose(g(X), wanted(2.0))
+        assert updating.k >= 4

@@ -30,6 +30,8 @@ from stagejit.graph.functions import TRANSCENDENTAL_FLOPS
 from stagejit.graph.ir import Graph, Op
 from stagejit.graph.ops.control import bodies_of
 from stagejit.options import Options
+from stagejit.runtime.lowering.seams import subjaxprs
+from stagejit.runtime.lowering.snapshots import reads_weights
 from stagejit.trace.calls.primitives import jax_name
 from stagejit.trace.translate import trace_jaxpr
 
@@ -84,6 +86,10 @@ def left_bodies(graph: Graph, options: Options) -> tuple[frozenset[Op], list[Dec
         if op.definition.is_left and op.attrs["equation"] and bodies_in(op.attrs["equation"])
     }
     applied, reason = _judge(list(found.values()), options)
+    if applied and any(
+        reads_weights(body) for op in found for body in subjaxprs(op.attrs["equation"])
+    ):
+        applied, reason = False, "in them weights are read, which are those of one moment"
     decisions = [
         Decision(
             NAME, f"{op} {op.attrs['equation'].primitive.name}", applied, reason, op.loc, graph

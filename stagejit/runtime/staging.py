@@ -8,18 +8,30 @@ reads the latest.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from jax.extend.core import Literal
+from jax.extend import core as jex_core
 
 from stagejit.graph.ir import Op, Value
 from stagejit.options import Options
 from stagejit.runtime.cpu.loader import LoadedProgram, load_program
 from stagejit.runtime.cpu.nans.passing_on import passing_on
 from stagejit.runtime.hosting.sites import site_of
-from stagejit.runtime.left_bodies import BODIES, bodies_in
+from stagejit.runtime.left_bodies import BODIES
 from stagejit.runtime.lowering.marks import enclose
-from stagejit.runtime.lowering.snapshots import reads_weights, taking_one_more, with_operand
+from stagejit.runtime.lowering.seams import subjaxprs
+from stagejit.runtime.lowering.snapshots import (
+    AVAL,
+    asks_for_one,
+    giving_back,
+    giving_back_inside,
+    is_callback,
+    is_loop_or_branch,
+    reads_weights,
+    taking_one_more,
+    with_operand,
+)
 from stagejit.runtime.lowering.staged import DelegatedEquation, NativeCall, Reshape, Staged
 from stagejit.schedule.plans.plan import Buffer
 from stagejit.schedule.schedule import Delegation, Run, Schedule
@@ -150,24 +162,28 @@ class _Staging:
             names, program = self.checks[part]
             operands, types = zip(*(self.latest[name] for name in names), strict=True)
             results = tuple(map(self._define, names, types))
-            self.items.append(NativeCall(load_program(program, {}), operands, results, types))
+            program = replace(program, has_snapshot=self.snapshot is not None)
+            loaded = load_program(program, {})
+            operands += self._of_moment(loaded)
+            self.items.append(NativeCall(loaded, operands, results, types))
 
     def _delegation(self, delegation: Delegation) -> None:
         op = delegation.step.region.anchor
         assert op is not None
         equation = op.attrs["equation"]
         operands = [
-            None if isinstance(atom, Literal) else self._as_type(name, value.type)
+            None if isinstance(atom, jex_core.Literal) else self._as_type(name, value.type)
             for atom, value, name in zip(
                 equation.invars, op.operands, delegation.operands, strict=False
             )
         ]  # a token, the last operand, only orders
-        if not any(equation is known for known in self.left):
-            if self.snapshot is not None and any(map(reads_weights, bodies_in(equation))):
-                equation, at = with_operand(equation, self._body_of_moment)
-                operands.insert(at, self.snapshot)
-            else:
-                equation = staged_bodies(equation, self.options)
+        is_left = any(equation is known for known in self.left)
+        if (one := self._of_moment_for(equation, is_left)) is not None:
+            given = dict(zip(map(id, equation.invars), operands, strict=True))
+            equation = one
+            operands = [given.get(id(atom), self.snapshot) for atom in equation.invars]
+        elif not is_left:
+            equation = staged_bodies(equation, self.options)
         results = tuple(
             self._define(name, value.type)
             for _, value, name in zip(
@@ -176,6 +192,19 @@ class _Staging:
         )
         site = site_of(delegation.step.dispatch)
         self.items.append(DelegatedEquation(equation, tuple(operands), results, site))
+
+    def _of_moment_for(self, equation: Any, is_left: bool) -> Any:
+        """The equation with the snapshot as operands more; None where it asks for none."""
+        snapshot = jex_core.Var(AVAL)
+        if self.snapshot is None:
+            return None
+        if is_callback(equation):
+            return giving_back(equation, snapshot)
+        if not (is_loop_or_branch(equation) and any(map(asks_for_one, subjaxprs(equation)))):
+            return None
+        return with_operand(
+            equation, snapshot, giving_back_inside if is_left else self._body_of_moment
+        )
 
     def _body_of_moment(self, body: Any, at: int) -> Any:
         return enclose(taking_one_more(body, at), self.options, snapshot=at)
@@ -198,7 +227,7 @@ def snapshot_of(schedule: Schedule, left: Iterable[Op], given: int | None) -> in
             equation = op.attrs["equation"]
             times += len(weights.intersection(part.operands))
             if not any(equation is known for known in kept):
-                times += 2 * any(map(reads_weights, bodies_in(equation)))
+                times += 2 * any(map(reads_weights, subjaxprs(equation)))
     return BEGUN if times > 1 else None
 
 

@@ -41,9 +41,10 @@ def host_program(
     *,
     has_snapshot: bool = False,
 ) -> HostProgram:
-    """The program of one run. has_snapshot: calls say of which moment weights are."""
+    """The program of one run. has_snapshot: calls say of which moment weights are, also where it
+    reads none: if it fails, nobody reads any more."""
     made = _Hosting(run, schedule, kernels, target, options).program()
-    return replace(made, has_snapshot=has_snapshot and bool(made.bound_nbytes))
+    return replace(made, has_snapshot=has_snapshot)
 
 
 class _Hosting(Hosting[host.Step]):

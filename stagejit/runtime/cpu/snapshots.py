@@ -1,80 +1,115 @@
 """Snapshots: all parts of a call read the weights of one moment, whatever is updated meanwhile.
 
 Input: nothing. Output: the number of the next moment, at which tables get what is read from then
-on; the record that calls take. Invariant: an update is a moment, at which all tables of all
+on; the tickets that calls take. Invariant: an update is a moment, at which all tables of all
 programs change at once for who asks by a snapshot.
 
 Note [Snapshots]: where XLA runs an equation between our parts of a program, each part is a call of
 its own, which alone would read what a table has when it begins. So such a program begins by taking
-the record of the moment, whose address is an operand of all its parts, also of those in bodies of
-loops and branches that XLA runs, each of which has a table of its own; and it ends by letting the
-record go. A table keeps what it had at each moment that is still taken (`weights.py`). A call that
-fails half-way lets nothing go: what it read stays as long as its programs.
+a ticket for the moment, which is an operand of all its parts, also of those in bodies of loops and
+branches that XLA runs, each of which has a table of its own; and it ends by giving the ticket back.
+A table keeps what it had at each moment for which there is a ticket (`weights.py`).
+
+Note [Calls that fail]: XLA runs nothing more of a call that fails, so its end is not reached. A
+part of ours that fails gives the ticket back, and so does a callback between them, which gets the
+snapshot for that (`lowering/snapshots.py`). Other failures, as of a callback in a program around
+ours, tell nobody: an update by the only thread that could have made a call takes all tickets back,
+once calls have ended; and where all `TICKETS` are taken, the next call takes that of another. So a
+call may have lost its ticket, and still run: what a part reads is there in any case, from a moment
+that is kept, and nobody sees what comes out of a call that has failed. Each call has a number of
+its own, and gives back no ticket that another one has by now.
 """
 
 from __future__ import annotations
 
 import ctypes
+import sys
+from collections.abc import Callable
+
+import numpy as np
 
 from stagejit.base.threads.locks import new_lock
 
-# Of a record: the number of its moment; a line further how many calls have it. Of the variable: the
-# address of the record of now; a line further how many calls are taking it. So a record that was
-# replaced is taken by no more calls as soon as the last number has been 0 after that.
-MOMENT, PINS = 0, 64
-CURRENT, TAKING = 0, 64
-NBYTES = 128
+# Of the variable: the moment of now and the number of the last call; a line further how many calls
+# are taking a ticket; a line further all tickets.
+NOW, CALLS, TAKING, FIRST = 0, 8, 64, 128
+# Of a ticket: the number of the call that has it, or 0; its moment.
+CALL, MOMENT = 0, 8
+TICKET_NBYTES, TICKETS = 16, 256
+NBYTES = FIRST + TICKET_NBYTES * TICKETS
 
-
-def _word(address: int) -> ctypes.c_int64:
-    return ctypes.c_int64.from_address(address)
-
-
-class _Record:
-    """Of one moment."""
-
-    def __init__(self, moment: int) -> None:
-        self.moment = moment
-        self._memory = ctypes.create_string_buffer(NBYTES + 64)
-        self.address = -(-ctypes.addressof(self._memory) // 64) * 64
-        _word(self.address + MOMENT).value = moment
-
-    @property
-    def is_taken(self) -> bool:
-        return bool(_word(self.address + PINS).value)
-
+# Of a snapshot, as a value of XLA's: its moment, the ticket's address, the number of the call.
+TICKET, NUMBER = 8, 16
+SNAPSHOT_NBYTES = 24
 
 _lock = new_lock()
-_records = [_Record(0)]  # that of now is the last; of those before it, the ones that are taken
+_now = 0
 _variable = 0  # the address of the native one, once a program takes snapshots
+_give_back: Callable[[int, int], None] | None = None
 
 
-def tell(variable: int) -> None:
-    """Calls find the record of now at this address, from now on."""
-    global _variable
+def tell(variable: int, give_back: int) -> None:
+    """Calls find the moment of now at this address, from now on. give_back: the native function."""
+    global _variable, _give_back
     with _lock:
         _variable = variable
-        _word(variable + CURRENT).value = _records[-1].address
+        _give_back = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64)(give_back)
+        _word(NOW).value = _now
 
 
 def next_moment() -> int:
     """At which tables will have what they are given now. Nobody else asks before `pass_on`."""
-    return _records[-1].moment + 1
+    return _now + 1
 
 
 def pass_on() -> None:
     """The next moment has come."""
+    global _now
     with _lock:
-        _records.append(_Record(_records[-1].moment + 1))
+        _now += 1
         if _variable:
-            _word(_variable + CURRENT).value = _records[-1].address
+            _word(NOW).value = _now
 
 
 def moments() -> list[int] | None:
     """Those whose weights may still be asked for, in order, that of now among them; None while a
     call may be taking an earlier one."""
     with _lock:
-        if _variable and _word(_variable + TAKING).value:
+        if not _variable:
+            return [_now]
+        if _word(TAKING).value:
             return None
-        _records[:-1] = [record for record in _records[:-1] if record.is_taken]
-        return [record.moment for record in _records]
+        tickets = _tickets()
+        return sorted({_now, *tickets[tickets[:, 0] != 0, 1].tolist()})
+
+
+def give_back(snapshot: np.ndarray[tuple[int, ...], np.dtype[np.uint32]]) -> None:
+    """The call that has it has failed."""
+    _, ticket, number = np.ascontiguousarray(snapshot).view(np.int64).tolist()
+    if _give_back is not None:
+        _give_back(ticket, number)
+
+
+def last_call() -> int | None:
+    """The number of the last call that took a snapshot, if only this thread may have made it."""
+    if not _variable or len(sys._current_frames()) > 1:
+        return None
+    return _word(CALLS).value
+
+
+def have_ended(last: int | None) -> None:
+    """The calls up to one have ended, or failed, if `last_call` said which."""
+    if last is not None and _give_back is not None:
+        taken = _tickets()[:, 0].tolist()
+        for at, number in enumerate(taken):
+            if 0 < number <= last:
+                _give_back(_variable + FIRST + TICKET_NBYTES * at, number)
+
+
+def _tickets() -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
+    memory = (ctypes.c_int64 * (2 * TICKETS)).from_address(_variable + FIRST)
+    return np.array(memory, np.int64).reshape(TICKETS, 2)
+
+
+def _word(offset: int) -> ctypes.c_int64:
+    return ctypes.c_int64.from_address(_variable + offset)

@@ -111,15 +111,25 @@ def enclose(
     return jex_core.ClosedJaxpr(outer, ())
 
 
+def with_input(call: Any, body: Any) -> dict[str, Any]:
+    """Parameters of a jit equation that calls `body`, with one input more than a call has, the last
+    one."""
+    params: dict[str, Any] = dict(call.params)
+    if call.primitive is jit_p:
+        params |= {name: (*params[name], *_template()[name]) for name in _OF_INPUTS}
+    else:
+        params = _jit_params(len(call.invars) + 1, len(call.outvars))
+        params["name"] = call.primitive.name
+    return params | {"jaxpr": body}
+
+
+_OF_INPUTS = ("in_shardings", "in_layouts", "donated_invars")
+_OF_OUTPUTS = ("out_shardings", "out_layouts")
+
+
 def _jit_params(inputs: int, outputs: int) -> dict[str, Any]:
     """Parameters of a plain jit equation, whatever this version of JAX has."""
-    counts = {
-        "in_shardings": inputs,
-        "in_layouts": inputs,
-        "donated_invars": inputs,
-        "out_shardings": outputs,
-        "out_layouts": outputs,
-    }
+    counts = dict.fromkeys(_OF_INPUTS, inputs) | dict.fromkeys(_OF_OUTPUTS, outputs)
     return {k: v * counts[k] if k in counts else v for k, v in _template().items()}
 
 

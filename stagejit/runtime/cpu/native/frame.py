@@ -10,7 +10,8 @@ It checks the frame, collects the addresses of buffers and weights, claims an ar
 from __future__ import annotations
 
 from stagejit.runtime import ffi_abi as abi
-from stagejit.runtime.cpu import snapshots, weights
+from stagejit.runtime.cpu import weights
+from stagejit.runtime.cpu.native.snapshots import given_back_ir
 from stagejit.runtime.cpu.native.stamps import Timed
 
 # The words before the first step; all are numbers but those that begin with text or faults.
@@ -170,8 +171,7 @@ bind:                                    ; see `weights.py`
 of.moment:
   %snapshot.p = getelementptr ptr, ptr %bases, i64 %snapshot.at
   %snapshot = load ptr, ptr %snapshot.p
-  %record = load ptr, ptr %snapshot
-{abi.load("%moment", "i64", "%record", snapshots.MOMENT)}\
+  %moment = load i64, ptr %snapshot
   br label %look
 look:
   %seen = phi ptr [%newest, %of.moment], [%before, %back]
@@ -180,7 +180,7 @@ look:
   br i1 %later, label %back, label %found
 back:
 {abi.load("%before", "ptr", "%seen", weights.BEFORE)}\
-  %oldest = icmp eq ptr %before, null      ; nobody waits for a loop that gives nothing
+  %oldest = icmp eq ptr %before, null      ; the call has lost its ticket
   br i1 %oldest, label %found, label %look
 found:
   %list = phi ptr [%newest, %bind], [%seen, %look], [%seen, %back]
@@ -222,10 +222,21 @@ released:
   %fault.value = load i64, ptr %fault
   %fault.number = and i64 %fault.value, 4294967295
   %fault.none = icmp eq i64 %fault.number, 0
-  %done = or i1 %failed, %fault.none
-  br i1 %done, label %out, label %faulty
+  %well = xor i1 %failed, true
+  %succeeds = and i1 %well, %fault.none
+  br i1 %succeeds, label %out, label %fails
 out:
   ret ptr %error
+fails:                                   ; see `snapshots.py`
+  %no.ticket = icmp slt i64 %snapshot.at, 0
+  br i1 %no.ticket, label %told, label %give.back
+give.back:
+  %taken.p = getelementptr ptr, ptr %bases, i64 %snapshot.at
+  %taken = load ptr, ptr %taken.p
+{given_back_ir("%taken")}\
+  br label %told
+told:
+  br i1 %failed, label %out, label %faulty
 faulty:                                  ; the fault word v selects message v, counted from 1
   %fault.index = sub i64 %fault.number, 1
   %fault.known = icmp ult i64 %fault.index, %nfaults
