@@ -349,12 +349,14 @@ class MemoryAnalysis(dict[str, int]):
     As items: transient_nbytes and arena_nbytes, of transient buffers before and after packing (the
     end of the last slot); peak_nbytes, what of it a call allocates (see `Plan`);
     scratch_nbytes_per_worker, what kernels need besides while they run, allocated with the arena
-    for each thread of XLA's pool; argument_nbytes, result_nbytes, constant_nbytes.
+    for each thread of XLA's pool; workspace_nbytes, what all threads of one kernel share, in the
+    arena behind transients; argument_nbytes, result_nbytes, constant_nbytes.
     As attributes: all that JAX's `memory_analysis` has. `temp_size_in_bytes` is XLA's and ours.
     """
 
     def __init__(self, theirs: Any, compilation: Compilation) -> None:
         hosts, plan = compilation.run_until("host").hosts.values(), compilation.plan
+        kernels = [made.kernel for made in compilation.kernels.values()]
         kinds = {"argument": 0, "result": 0, "constant": 0}
         for buffer in plan.buffers:
             if buffer.kind in kinds:
@@ -364,6 +366,7 @@ class MemoryAnalysis(dict[str, int]):
             arena_nbytes=plan.arena_nbytes,
             peak_nbytes=plan.peak_nbytes,
             scratch_nbytes_per_worker=max((host.scratch_nbytes() for host in hosts), default=0),
+            workspace_nbytes=max((kernel.workspace_nbytes for kernel in kernels), default=0),
             **{f"{kind}_nbytes": nbytes for kind, nbytes in kinds.items()},
         )
         self._theirs = theirs
@@ -371,7 +374,8 @@ class MemoryAnalysis(dict[str, int]):
     @property
     def temp_size_in_bytes(self) -> int:
         """XLA's temporaries and the arena of ours."""
-        return int(self._theirs.temp_size_in_bytes) + self["peak_nbytes"]
+        ours = self["peak_nbytes"] + self["workspace_nbytes"]
+        return int(self._theirs.temp_size_in_bytes) + ours
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):

@@ -7,10 +7,13 @@ so equal computations at different places share one kernel.
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 
 from stagejit.codegen.ir.nodes import Function
 from stagejit.graph.ir import Value
+
+_LINE_NBYTES = 64
 
 
 @dataclass(frozen=True)
@@ -43,8 +46,10 @@ class Kernel:
     blocks of threads; the kernel runs any chunk `[lo, hi)` of them. seconds: estimated time of all
     items on one core, for the decision to fork. choices: see `Choice`. loops: the text of the tree
     that the code was emitted from. passes: how often it is launched, one after the other, and with
-    which run-time parameters. workspace_nbytes: memory that all passes share, whose contents are
-    undefined at first; its address is the argument behind those of `args`.
+    which run-time parameters, of which each has an equal share of the time. workspaces: bytes of
+    buffers that all passes share, whose contents are undefined at first; they lie in one piece of
+    memory, and are the arguments behind `args`. far_nbytes: what crosses memory, where it is more
+    than all last caches have.
     """
 
     function: Function
@@ -54,8 +59,24 @@ class Kernel:
     choices: tuple[Choice, ...] = ()
     loops: str = ""
     passes: tuple[tuple[int, ...], ...] = ((),)
-    workspace_nbytes: int = 0
+    workspaces: tuple[int, ...] = ()
+    far_nbytes: int = 0
+
+    @property
+    def workspace_nbytes(self) -> int:
+        """Of all workspaces."""
+        return sum(map(_in_lines, self.workspaces))
+
+    @property
+    def workspace_places(self) -> tuple[int, ...]:
+        """Where each of them begins, in bytes."""
+        ends = itertools.accumulate(map(_in_lines, self.workspaces), initial=0)
+        return tuple(ends)[: len(self.workspaces)]
 
     def loops_text(self) -> str:
         """The loops as comments, a line each."""
         return "".join(f"// {line}\n" for line in self.loops.splitlines())
+
+
+def _in_lines(nbytes: int) -> int:
+    return -(-nbytes // _LINE_NBYTES) * _LINE_NBYTES

@@ -66,7 +66,7 @@ def require_its_result(kernel: Kernel, region: ClosedRegion, part: Graph, own: E
     if not all(type.is_plain for type in types) or sum(type.size for type in types) > MOST:
         return
     meaning = Meaning(part, part.outputs)
-    if not meaning.is_known or kernel.workspace_nbytes:
+    if not meaning.is_known or kernel.workspaces:
         return
     inputs = {value: random_elements(value.type, at) for at, value in enumerate(part.inputs)}
     outputs = [at for at in range(len(part.outputs)) for _ in written(part, at)]

@@ -149,13 +149,25 @@ class Runner:
             for array, arg in zip(buffers, kernel.args, strict=True)
         ]
         limits = [array.size - arg.offset for array, arg in zip(buffers, kernel.args, strict=True)]
-        params = [*limits, 0] if verify else []
+        workspace = aligned((kernel.workspace_nbytes,), np.uint8)
+        workspace[...] = 77
+        addresses += [workspace.ctypes.data + at for at in kernel.workspace_places]
+        limits += sizes_of_workspaces(kernel)
+        checked = [*limits, 0] if verify else []
         fault = np.zeros(1, np.int64)
         call = self.compile(kernel.function, self.target, verify=verify)
         cuts = sorted({0, kernel.total // 3, kernel.total * 2 // 3, kernel.total})
-        for lo, hi in reversed(list(itertools.pairwise(cuts))):
-            call([*addresses, fault.ctypes.data], params, lo, hi)
+        chunks = list(reversed(list(itertools.pairwise(cuts))))
+        for params, (lo, hi) in itertools.product(kernel.passes, chunks):
+            call([*addresses, fault.ctypes.data], [*params, *checked], lo, hi)
         assert fault[0] == 0, f"out of bounds access to argument {fault[0] - 1}"
+
+
+def sizes_of_workspaces(kernel: Kernel) -> list[int]:
+    """In elements."""
+    declared = [buffer for buffer in kernel.function.buffers if buffer.space == "arg"]
+    own = zip(declared[len(kernel.args) :], kernel.workspaces, strict=True)
+    return [nbytes * 8 // buffer.elem.bits for buffer, nbytes in own]
 
 
 def _contents(value: Value, inputs: Sequence[Array]) -> Array:

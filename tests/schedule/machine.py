@@ -22,6 +22,7 @@ from stagejit.codegen.target import Target
 from stagejit.dispatch.regions import Region
 from stagejit.runtime.objects.engine import engine
 from stagejit.schedule.schedule import Step
+from tests.codegen.regions import sizes_of_workspaces
 from tests.schedule.executor import POISON, Array, Executor, declared
 
 GUARD_NBYTES = 256
@@ -127,14 +128,18 @@ def call(generated: Generated, addresses: Sequence[int]) -> None:
     if not kernel.total:
         return
     scratch = np.full(kernel.function.scratch_nbytes + 128, POISON, np.uint8)
+    workspace = np.full(kernel.workspace_nbytes + 64, POISON, np.uint8)
+    at = -(-workspace.ctypes.data // 64) * 64
     limits = [arg.value.type.size - arg.offset for arg in kernel.args]
-    params = [*limits, 0]
-    pointers = (ctypes.c_void_p * (len(addresses) + 1))(*addresses, fault.ctypes.data)
-    words = (ctypes.c_int64 * len(params))(*params)
+    limits += sizes_of_workspaces(kernel)
+    places = [*addresses, *(at + place for place in kernel.workspace_places)]
+    pointers = (ctypes.c_void_p * (len(places) + 1))(*places, fault.ctypes.data)
     aligned = -(-scratch.ctypes.data // 64) * 64
-    _entry(generated.symbol, generated.text)(
-        ctypes.addressof(pointers), ctypes.addressof(words), 0, kernel.total, aligned
-    )
+    for params in kernel.passes:
+        words = (ctypes.c_int64 * (len(params) + len(limits) + 1))(*params, *limits, 0)
+        _entry(generated.symbol, generated.text)(
+            ctypes.addressof(pointers), ctypes.addressof(words), 0, kernel.total, aligned
+        )
     assert fault[0] == 0, f"the kernel left the buffer of its argument {fault[0] - 1}"
 
 

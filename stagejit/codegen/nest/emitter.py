@@ -238,6 +238,7 @@ class Emitter:
         carried, outside = self._carried(bodies), self.cells
 
         def arm() -> Sequence[Register]:
+            self.cells = Cells(outside)  # what has no registers before has none afterwards
             then()
             return self._registers(carried)
 

@@ -7,6 +7,7 @@ that of the plan.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
@@ -24,9 +25,10 @@ from stagejit.runtime.hosting import program as host
 from stagejit.runtime.hosting.launching import grain_of, launching
 from stagejit.runtime.hosting.program import HostProgram, Launch, Parallel
 from stagejit.runtime.hosting.program_steps import BufferRef
-from stagejit.runtime.hosting.scopes import Scope, moved, places_of_run
+from stagejit.runtime.hosting.scopes import Scope, moved, moving, places_of_run
 from stagejit.runtime.hosting.sites import Sites
 from stagejit.runtime.hosting.steps import Hosting
+from stagejit.schedule.memory.packing import LINE_NBYTES, aligned
 from stagejit.schedule.schedule import Run, Schedule, Step, Wave
 
 _SCRATCH_FAULT = "left its scratch, or read there what it had not written"
@@ -60,6 +62,7 @@ class _Hosting(Hosting[host.Step]):
         self.schedule = schedule
         self.name = name_of(schedule)
         self.faults: list[str] = []
+        self.workspace_nbytes = 0  # of those kernels that run one after the other
         self.sites = Sites()
         self.checking = Checking(schedule, options) if options.checks else None
 
@@ -74,7 +77,7 @@ class _Hosting(Hosting[host.Step]):
             steps,
             tuple(buffers[name].nbytes for name in run.arguments),
             tuple(buffers[name].nbytes for name in run.results),
-            run.arena_nbytes,
+            self._arena_nbytes(),
             run.aliases,
             tuple(self.faults),
             self._bound_nbytes(),
@@ -183,10 +186,26 @@ class _Hosting(Hosting[host.Step]):
 
     def _launches(self, step: Step, scope: Scope) -> Iterator[tuple[Launch, float]]:
         """The launches of a dispatch, with the seconds that each takes on one core: it and its
-        borders do not depend on each other."""
-        for number, part in enumerate(step.region.parts):
-            launch = replace(self._launch(part, step, scope), part=number)
-            yield launch, self._kernel(part).seconds
+        borders do not depend on each other, but the passes of one kernel do."""
+        number = itertools.count()
+        for part in step.region.parts:
+            kernel, launch = self._kernel(part), self._launch(part, step, scope)
+            for params in kernel.passes:
+                passed = replace(launch, params=(*params, *launch.params), part=next(number))
+                yield passed, kernel.seconds / len(kernel.passes)
+
+    def _arena_nbytes(self) -> int:
+        """Of transients, and of workspaces behind them."""
+        nbytes, more = self.run.arena_nbytes, self.workspace_nbytes
+        return aligned(nbytes, LINE_NBYTES) + more if more else nbytes
+
+    def _workspaces(self, kernel: Kernel, scope: Scope) -> list[BufferRef]:
+        """Behind transients; of each thread, where several run the kernel at once."""
+        nbytes = kernel.workspace_nbytes
+        self.workspace_nbytes = max(self.workspace_nbytes, scope.threads * nbytes)
+        first = BufferRef("arena", 0, aligned(self.run.arena_nbytes, LINE_NBYTES))
+        first = moving(first, scope.thread, nbytes) if scope.alone else first
+        return [moved(first, at) for at in kernel.workspace_places]
 
     def _sharing(self, kernel: Kernel, scope: Scope) -> tuple[int, bool]:
         """Items a chunk, and whether threads share them."""
@@ -200,10 +219,15 @@ class _Hosting(Hosting[host.Step]):
             moved(scope.place(name), arg.offset * arg.value.type.dtype.itemsize)
             for name, arg in zip(names, kernel.args, strict=True)
         ]
+        refs += self._workspaces(kernel, scope)
         params: tuple[int, ...] = ()
         if self.options.verify:
             self._require_readonly(kernel, names, step)
+            declared = [buffer for buffer in kernel.function.buffers if buffer.space == "arg"]
             sizes = [arg.value.type.room - arg.offset for arg in kernel.args]
+            own = zip(declared[len(sizes) :], kernel.workspaces, strict=True)
+            sizes += [nbytes * 8 // buffer.elem.bits for buffer, nbytes in own]
+            names += ["workspace"] * len(kernel.workspaces)
             params = (*sizes, len(self.faults))
             refs.append(BufferRef("fault"))
             self.faults += [
@@ -226,7 +250,7 @@ class _Hosting(Hosting[host.Step]):
     def _require_readonly(self, kernel: Kernel, names: Sequence[str], step: Step) -> None:
         """Loads of a readonly buffer may move past stores, so nothing may be stored in it."""
         declared = [buffer for buffer in kernel.function.buffers if buffer.space == "arg"]
-        readonly = {name for name, buffer in zip(names, declared, strict=True) if buffer.readonly}
+        readonly = {name for name, buffer in zip(names, declared, strict=False) if buffer.readonly}
         stored = {name for name, arg in zip(names, kernel.args, strict=True) if arg.written}
         for read in step.dispatch.reads:
             for write in step.dispatch.writes:

@@ -19,8 +19,9 @@ def launching(kernel: Kernel, target: Target) -> tuple[int, bool]:
     """(items a chunk, whether threads share them): one core has nobody to share with."""
     if target.cores == 1:
         return max(kernel.total, 1), False
-    grain = grain_of(kernel.total, kernel.seconds, target.cores)
-    return grain, kernel.seconds > FORK_SECONDS and kernel.total > grain
+    seconds = kernel.seconds / max(len(kernel.passes), 1)
+    grain = grain_of(kernel.total, seconds, target.cores)
+    return grain, seconds > FORK_SECONDS and kernel.total > grain
 
 
 def grain_of(total: int, seconds: float, workers: int) -> int:

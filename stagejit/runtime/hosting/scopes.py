@@ -18,15 +18,18 @@ from stagejit.schedule.schedule import Run, Schedule
 @dataclass(frozen=True)
 class Scope:
     """A schedule where it runs. places: where its buffers start; loops: how many counted loops
-    are around it; alone: whether one thread runs it, beside others with other iterations; stream:
-    of a GPU, the one that it begins and ends on; opened: streams of what is around it; settled:
-    whether the host has waited for all that comes before; path: of what is in it, see `sites`;
-    outer: of the buffers of a body that are bound what they are, and in which plan."""
+    are around it; alone: whether one thread runs it, beside others with other iterations; threads,
+    thread: how many do, and which loop is over them; stream: of a GPU, the one that it begins and
+    ends on; opened: streams of what is around it; settled: whether the host has waited for all that
+    comes before; path: of what is in it, see `sites`; outer: of the buffers of a body that are
+    bound what they are, and in which plan."""
 
     schedule: Schedule
     places: Mapping[str, BufferRef]
     loops: int = 0
     alone: bool = False
+    threads: int = 1
+    thread: int = 0
     stream: int = 0
     opened: int = 1
     settled: bool = False
@@ -97,7 +100,7 @@ def bound(
         start = binding.offset_nbytes + these.first * stride
         ref = moved(_around(body, binding.outer, scope), start)
         if these.every and stride:
-            ref = _moving(ref, scope.loops - 1, these.every * stride)
+            ref = moving(ref, scope.loops - 1, these.every * stride)
         places[binding.buffer] = ref
     return places
 
@@ -113,10 +116,10 @@ def _around(body: Body, name: str, scope: Scope) -> BufferRef:
     if body.threads == 1 or name != body.workspace:
         return place
     nbytes = scope.schedule.plan.buffer(name).nbytes
-    return _moving(place, scope.loops - 2, nbytes // body.threads)
+    return moving(place, scope.thread, nbytes // body.threads)
 
 
-def _moving(ref: BufferRef, loop: int, nbytes: int) -> BufferRef:
+def moving(ref: BufferRef, loop: int, nbytes: int) -> BufferRef:
     """The same, farther by so many bytes in each turn of a loop, of those inside of which none
     moves it yet."""
     outer = ref.loop_strides_nbytes

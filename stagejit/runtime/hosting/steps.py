@@ -102,7 +102,9 @@ class Hosting(ABC, Generic[S]):
     def _iterations(self, step: Step, trip: int, scope: Scope) -> list[S]:
         """Those of a loop that threads share, and what its counters come to."""
         body = step.dispatch.bodies[0]
-        inner = replace(scope, loops=scope.loops + 2, alone=True)
+        inner = replace(
+            scope, loops=scope.loops + 2, alone=True, threads=body.threads, thread=scope.loops
+        )
         places = bound(body, body.bindings, inner, Pass())
         begin, end = list[S](), list[S]()
         for counter in body.counters:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from stagejit.base.machine import CALL_SECONDS, Machine
+from stagejit.base.machine import CALL_SECONDS, HOT_FORK_SECONDS, Machine
 from stagejit.codegen.kernel import Kernel
 from stagejit.codegen.target import Target
 from stagejit.runtime.hosting import launching
@@ -33,13 +33,16 @@ class Modelled:
 
 def core_seconds(kernel: Kernel, target: Target, *, alone: bool) -> tuple[float, int]:
     """From its call to its end on the core that has most of its items, and how many cores have any;
-    without the fork. alone: it has one core, as others run other iterations."""
+    without the fork, but with those between passes. alone: it has one core, as others run other
+    iterations."""
     grain, shared = launching.launching(kernel, target)
     if alone or not shared:
-        return CALL_SECONDS + kernel.seconds, 1
+        return len(kernel.passes) * CALL_SECONDS + kernel.seconds, 1
     most = launching.most_items(kernel.total, grain, target.cores)
     cores = min(-(-kernel.total // grain), target.cores)
-    return CALL_SECONDS + kernel.seconds * most / kernel.total, cores
+    begun = len(kernel.passes) * CALL_SECONDS + (len(kernel.passes) - 1) * HOT_FORK_SECONDS
+    together = kernel.far_nbytes / target.bandwidth  # however many cores there are
+    return begun + max(kernel.seconds * most / kernel.total, together), cores
 
 
 def launch_seconds(kernel: Kernel, device: Machine) -> float:

@@ -128,7 +128,7 @@ class OnThreads:
         timed = [self._part(part) for _, part in parts]
         jobs = [Job(took.seconds, threads) for took, threads in timed]
         one, other = (way(jobs, self.lanes, self.since) for way in (in_turn, together))
-        if self.deciding and len(jobs) > 1 and self.lanes > 1:
+        if self.deciding and len(jobs) > 1 and self.lanes > 1 and self._may_share(wave):
             wave = replace(wave, shared=other.seconds < one.seconds)
             self._decide(wave, len(jobs), one.seconds, other.seconds)
         laid = other if wave.shared else one
@@ -151,6 +151,11 @@ class OnThreads:
             return wave, ONE_FORK
         forks = any(job.shared for job in jobs)
         return wave, "all threads share each of its kernels" if forks else "one thread"
+
+    def _may_share(self, wave: Wave) -> bool:
+        """Whether all kernels are over with one launch: the passes of a kernel are ordered."""
+        parts = [part for step in wave.steps for part in step.region.parts]
+        return all(len(self.kernels[part].kernel.passes) == 1 for part in parts)
 
     def _decide(self, wave: Wave, kernels: int, one: float, other: float) -> None:
         first, last = wave.steps[0].region, wave.steps[-1].region

@@ -1,19 +1,21 @@
 """Kernels of `sort` regions.
 
-Input: a region whose anchor is a `sort`. Output: its kernel. Invariant: an item has whole rows, so
-the result does not depend on how many threads share them.
+Input: a region whose anchor is a `sort`. Output: its kernel. Invariant: sorts are stable, so
+the result does not depend on how many threads share rows, or one row.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 from stagejit.codegen.choices import cheapest
 from stagejit.codegen.closed import ClosedRegion
 from stagejit.codegen.costs import region_seconds
 from stagejit.codegen.cpu.sorting.radix import Radix
 from stagejit.codegen.cpu.sorting.selection import Selection
+from stagejit.codegen.cpu.sorting.shared_radix import SharedRadix
 from stagejit.codegen.cpu.sorting.short import RowInRegisters, RowsInLanes
 from stagejit.codegen.cpu.sorting.ways import Way
 from stagejit.codegen.elements.elements import Memory
@@ -33,6 +35,7 @@ def sort_kernel(region: ClosedRegion, target: Target) -> Kernel:
         RowInRegisters(rows, target),
         Selection(rows, target),
         Radix(rows, target),
+        *SharedRadix.ways(rows, target),
     )
     ranked = cheapest(
         "sort",
@@ -44,10 +47,14 @@ def sort_kernel(region: ClosedRegion, target: Target) -> Kernel:
     way = ranked.best
     number = math.prod(var.extent for var in rows.shape.kept)
     # Scalar operations are one a cycle: each waits for the one before, or for its place in memory.
-    seconds = max(number * way.operations / target.clock, region_seconds(region, target))
+    seconds = max(number * way.work / target.clock, region_seconds(region, target))
 
     def tree(shape: Shape, emitter: Emitter, memory: Sequence[Memory]) -> Parallel:
         rows.bind(emitter, memory)
         return way.items(target.cores)
 
-    return kernel_of(region, [rows.shape], tree, seconds, [ranked.choice])
+    kernel = kernel_of(region, [rows.shape], tree, seconds, [ranked.choice])
+    if way.passes == 1:
+        return kernel
+    passes = tuple((number,) for number in range(way.passes))
+    return replace(kernel, passes=passes, workspaces=tuple(way.workspaces))

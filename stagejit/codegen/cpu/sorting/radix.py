@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 
 from stagejit.codegen.cpu.sorting.specials import write_specials
 from stagejit.codegen.cpu.sorting.ways import Way
-from stagejit.codegen.ir.nodes import I32
+from stagejit.codegen.ir.nodes import I32, Buffer, Type
 from stagejit.codegen.ir.nodes import Value as Register
 from stagejit.codegen.nest.spans import Span
 from stagejit.codegen.nest.tree import Cell, Do, Node, Parallel, When, serial, vectors
@@ -27,20 +27,16 @@ _MOVE, _BIN = 4, 2  # operations that an element, or a bin, takes for each digit
 _WIDEST = 12  # bits of a digit
 
 
-def digit_bits(bits: int, extent: int, target: Target) -> int:
-    """Bits of a digit, of a key of `bits` bits, for the fewest operations."""
+def digit_bits(bits: int, target: Target, operations: Callable[[int, int], float]) -> int:
+    """Bits of a digit, of a key of `bits` bits, for the fewest operations, which are those of a key
+    by digits of so many bits."""
     fitting = [
         width
         for width in range(1, min(bits, _WIDEST) + 1)
         if 4 * (math.ceil(bits / width) << width) <= target.l1_nbytes or width <= 8
     ]
-    best = min(fitting, key=lambda width: radix_operations(bits, extent, width))
+    best = min(fitting, key=lambda width: operations(bits, width))
     return math.ceil(bits / math.ceil(bits / best))
-
-
-def radix_operations(bits: int, extent: int, width: int) -> float:
-    """Scalar operations to sort a row by digits of `width` bits."""
-    return math.ceil(bits / width) * (_MOVE * extent + (_BIN << width))
 
 
 class Radix(Way):
@@ -54,40 +50,60 @@ class Radix(Way):
         if not rows.is_of_keys_alone:
             widest = max(widest, 4)
         self.lanes = target.vector_nbytes // widest
-        self.digits = [digit_bits(key.digits, self.extent, target) for key in self.keys]
+        self.digits = [digit_bits(key.digits, target, self._by_key) for key in self.keys]
         self.name = f"digits of {' and '.join(map(str, self.digits))} bits"
-        self.operations = sum(
-            radix_operations(key.digits, self.extent, width)
-            for key, width in zip(self.keys, self.digits, strict=True)
-        )
+        self.operations = self._by_keys()
+
+    def _by_keys(self) -> float:
+        """Scalar operations of an item."""
+        keys = zip(self.keys, self.digits, strict=True)
+        return sum(self._by_key(key.digits, width) for key, width in keys)
+
+    def _by_key(self, bits: int, width: int) -> float:
+        """The same, by digits of `width` bits of a key of so many."""
+        return math.ceil(bits / width) * (_MOVE * self.extent + (_BIN << width))
 
     def items(self, cores: int) -> Parallel:
-        b, room = self.b, 2 * self.extent
-        alone = self.rows.is_of_keys_alone
-        self.places = None if alone else b.scratch("places", I32, room)
-        types = {key.bits: key.type for key in self.keys}
-        self.words = {bits: b.scratch("keys", type, room) for bits, type in types.items()}
-        bins = max(self._passes(at) << width for at, width in enumerate(self.digits))
-        self.counts = b.scratch("counts", I32, bins)
+        self._declare(2 * self.extent, self.b.scratch)
+        bins = max(len(self._places_of(at)) << width for at, width in enumerate(self.digits))
+        self.starts = self.counts = self.b.scratch("counts", I32, bins)
         return self.row_by_row(self._row(), cores)
 
-    def _passes(self, key: int) -> int:
-        return math.ceil(self.keys[key].digits / self.digits[key])
+    def _declare(self, room: int, memory: Callable[[str, Type, int], Buffer]) -> None:
+        """Memory for so many keys, and for their places where results need them."""
+        alone = self.rows.is_of_keys_alone
+        self.places = None if alone else memory("places", I32, room)
+        types = {key.bits: key.type for key in self.keys}
+        self.words = {bits: memory("keys", type, room) for bits, type in types.items()}
+
+    def _places_of(self, key: int) -> range:
+        """The digits of a key, the lowest first."""
+        return range(math.ceil(self.keys[key].digits / self.digits[key]))
 
     def _row(self) -> Node:
         """The row at which the loops stand, operand by operand, the first one last."""
         sorted_: list[Node] = []
         for number in reversed(range(len(self.keys))):
             sorted_.append(self._start(number, first=number == len(self.keys) - 1))
-            sorted_.append(self._count(number))
-            sorted_ += [self._pass(number, place) for place in range(self._passes(number))]
+            sorted_.append(self._count(number, self._places_of(number)))
+            sorted_ += [self._pass(number, place) for place in self._places_of(number)]
         start = self.set("a new row", self.half, lambda: [self.b.const(0)])
-        return (start, *sorted_, self._finish())
+        lost = (self._specials(self._is_lost),) if self.rows.loses else ()
+        return (start, *sorted_, self._results(), *lost)
 
     @property
     def _from(self) -> Register:
         """Where the row is, in the halves of scratch."""
         return self.cell(self.half)[0]
+
+    @property
+    def _other(self) -> Register:
+        """The other half."""
+        return self.b.const(self.extent) - self._from
+
+    def _table(self, number: int, place: int) -> Register:
+        """Where the counts of a digit begin."""
+        return self.b.const(place << self.digits[number])
 
     def _each(self, what: str, one: Callable[[Register], None]) -> Node:
         """A statement for each element of the row."""
@@ -129,30 +145,33 @@ class Radix(Way):
     # ---------------------------------------------------------------- digits
 
     def _digit(self, number: int, place: int, key: Register) -> Register:
-        """Where the count of a key's digit lies."""
         width = self.digits[number]
         shifted = key >> place * width if place else key
         if (place + 1) * width < key.type.bits:
             shifted = shifted & ((1 << width) - 1)
-        return self.b.cast("zext", shifted, "i64") + (place << width)
+        return self.b.cast("zext", shifted, "i64")
+
+    def _bin(self, number: int, place: int, key: Register) -> Register:
+        """Where the count of a key's digit lies."""
+        return self._digit(number, place, key) + self._table(number, place)
 
     def _wide(self, count: Register) -> Register:
         return self.b.cast("zext", count, "i64")
 
-    def _count(self, number: int) -> Node:
-        """How often each digit is there, of all places at once: moving keys changes none."""
+    def _count(self, number: int, places: range) -> Node:
+        """How often each digit is there, of these places at once: moving keys changes none."""
         b, words = self.b, self.words[self.keys[number].bits]
-        bins = Var(self._passes(number) << self.digits[number], "bin")
+        bins = Var(len(places) << self.digits[number], "bin")
         lanes = min(self.target.lanes("i32"), 1 << self.digits[number])
 
         def clear() -> None:
-            zeros = b.const(0, I32.with_lanes(lanes))
-            b.store(zeros, self.counts, self.rows.elements.position.env[bins])
+            zeros, at = b.const(0, I32.with_lanes(lanes)), self.rows.elements.position.env[bins]
+            b.store(zeros, self.counts, self._table(number, places[0]) + at)
 
         def count(at: Register) -> None:
             key = b.load(words, self._from + at)
-            for place in range(self._passes(number)):
-                digit = self._digit(number, place, key)
+            for place in places:
+                digit = self._bin(number, place, key)
                 b.store(b.load(self.counts, digit) + 1, self.counts, digit)
 
         return (vectors(bins, lanes, Do("clear counts", clear)), self._each("count digits", count))
@@ -160,52 +179,70 @@ class Radix(Way):
     def _pass(self, number: int, place: int) -> Node:
         """Moves the row to the other half, unless it has only one digit."""
         b, words = self.b, self.words[self.keys[number].bits]
-        other = Cell("other half")
 
         def several() -> Register:
-            digit = self._digit(number, place, b.load(words, self._from))
+            digit = self._bin(number, place, b.load(words, self._from))
             return b.compare("ne", b.load(self.counts, digit), self.extent)
+
+        moved = (
+            self._sum_up(number, place),
+            *self._move(number, place),
+            self.set("moved", self.half, lambda: [self._other]),
+        )
+        return When("several digits", several, moved)
+
+    def _move(self, number: int, place: int) -> tuple[Node, ...]:
+        """Each element to where the next one of its digit goes."""
+        b, words, other = self.b, self.words[self.keys[number].bits], Cell("other half")
 
         def one(at: Register) -> None:
             half = self._from
             key = b.load(words, half + at)
-            digit = self._digit(number, place, key)
-            to = b.load(self.counts, digit)
-            b.store(to + 1, self.counts, digit)
+            digit = self._next(number, place, key)
+            to = b.load(self.starts, digit)
+            b.store(to + 1, self.starts, digit)
             to = self.cell(other)[0] + self._wide(to)
             b.store(key, words, to)
             if self.places is not None:
                 b.store(b.load(self.places, half + at), self.places, to)
 
-        moved = (
-            self._sum_up(number, place),
-            self.set("the other half", other, lambda: [b.const(self.extent) - self._from]),
+        return (
+            self.set("the other half", other, lambda: [self._other]),
             self._each("move", one),
-            self.set("moved", self.half, lambda: self.cell(other)),
         )
-        return When("several digits", several, moved)
+
+    def _next(self, number: int, place: int, key: Register) -> Register:
+        """Where it lies where the next element of a key's digit goes."""
+        return self._bin(number, place, key)
 
     def _sum_up(self, number: int, place: int) -> Node:
         """From how often a digit is there to where the first one goes."""
-        b, bins = self.b, Var(1 << self.digits[number], "bin")
-        emitter, total = self.rows.emitter, Cell("total")
-
-        def one() -> Sequence[Register]:
-            at, before = emitter.elements.position.env[bins], self.cell(total)[0]
-            count = b.load(self.counts, at)
-            b.store(before, self.counts, at)
-            return [before + count]
+        bins = Var(1 << self.digits[number], "bin")
 
         def of_place() -> dict[Var, Span]:
-            return {bins: Span(b.const(place * bins.extent), bins.extent)}
+            return {bins: Span(self._table(number, place), bins.extent)}
 
-        start = self.set("start", total, lambda: [b.const(0, I32)])
-        sums = serial([bins], self.set("sum up", total, one))
-        return (start, emitter.within("digits of a place", of_place, sums))
+        return self.rows.emitter.within("digits of a place", of_place, self._summed(bins))
+
+    def _summed(self, bins: Var) -> Node:
+        total = Cell("total")
+
+        def one() -> Sequence[Register]:
+            before = self.cell(total)[0]
+            return [before + self._started(self.rows.elements.position.env[bins], before)]
+
+        start = self.set("start", total, lambda: [self.b.const(0, I32)])
+        return (start, serial([bins], self.set("sum up", total, one)))
+
+    def _started(self, at: Register, before: Register) -> Register:
+        """How often a digit is there, in whose stead is written where the first one goes."""
+        count = self.b.load(self.counts, at)
+        self.b.store(before, self.counts, at)
+        return count
 
     # ---------------------------------------------------------------- results
 
-    def _finish(self) -> Node:
+    def _results(self) -> Node:
         rows, b = self.rows, self.b
         of_keys = self.keys[0] if rows.is_of_keys_alone else None
 
@@ -222,11 +259,11 @@ class Radix(Way):
             at, used = rows.here(rows.shape.into)
             rows.write_all([element(result, at, used) for result in rows.results], at, used)
 
-        results = vectors(rows.shape.into, self.lanes, Do("write results", write))
-        if not self.rows.loses:
-            return results
+        return vectors(rows.shape.into, self.lanes, Do("write results", write))
 
-        def some() -> Register:
-            return b.compare("ne", b.reduce("or", self.cell(self.lost)[0]), 0)
+    def _is_lost(self) -> Register:
+        return self.b.compare("ne", self.b.reduce("or", self.cell(self.lost)[0]), 0)
 
-        return (results, When("lost", some, Do("write specials", lambda: write_specials(rows))))
+    def _specials(self, some: Callable[[], Register]) -> Node:
+        """Where something is lost, what keys do not tell is written again."""
+        return When("lost", some, Do("write specials", lambda: write_specials(self.rows)))

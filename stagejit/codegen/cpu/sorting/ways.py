@@ -20,10 +20,18 @@ class Way(ABC):
     """How rows are sorted."""
 
     name: str
-    operations = math.inf  # of a row, about; infinite where this is no way for these rows
+    # Of a row, about, until it is sorted; infinite where this is no way for these rows.
+    operations = math.inf
+    passes = 1
+    workspaces: Sequence[int] = ()  # see `Kernel`
 
     def __init__(self, rows: Rows) -> None:
         self.rows, self.extent, self.count = rows, rows.extent, rows.count
+
+    @property
+    def work(self) -> float:
+        """Operations of a row on one core."""
+        return self.operations
 
     @property
     def b(self) -> Builder:

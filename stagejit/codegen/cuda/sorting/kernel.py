@@ -61,7 +61,7 @@ def sort_kernel(region: ClosedRegion, device: Device) -> Kernel:
         return kernel
     passes = tuple((number,) for number in range(tiling.merges + 1))
     nbytes = 2 * number * rows.extent * records.nbytes
-    return replace(kernel, passes=passes, workspace_nbytes=nbytes)
+    return replace(kernel, passes=passes, workspaces=(nbytes,))
 
 
 def _is_across(rows: Rows) -> bool:
