@@ -50,6 +50,11 @@ class Machine:
         return 4
 
     @property
+    def item_seconds(self) -> float:
+        """Of reading from caches, that are worth an item of its own: about half a fork."""
+        return 6.5e-6
+
+    @property
     def owners_at_once(self) -> int:
         """Groups of threads at work at once that may own places of sums; 0: workers have none."""
         return 0
@@ -115,6 +120,10 @@ FRESH_FROM_NBYTES = 32 << 20
 # What stays where it is, as bound weights do, and what calls update in place, again and again, is
 # put on huge pages from here on: fewer bytes are read from a cache, or soon.
 HELD_FROM_NBYTES = 16 << 20
+
+# Contiguous runs that are shorter than a line of a cache waste most of what each of them loads, and
+# are read, and written, element by element.
+SHORTEST_RUN_NBYTES = 64
 
 # A fork and its join cost 6 to 16 us where the workers have slept, and 0.5 to 1 us where another
 # fork ended just before, as one kernel after the other does (KERNELS.md, "Latency").

@@ -187,8 +187,9 @@ def _by(
         if declining:  # the kernels of this kind are the user's to make
             raise declining[-1]
         raise InternalError(f"nobody has a {backend.name} kernel for {region.kind}")
-    kernel = generator(region, target)
-    return replace(kernel, choices=(*told, *kernel.choices)) if told else kernel
+    kernel, nbytes = generator(region, target), touched_nbytes(region, target)
+    far_nbytes = nbytes if nbytes > target.l3s_nbytes else 0
+    return replace(kernel, choices=(*told, *kernel.choices), far_nbytes=far_nbytes)
 
 
 def _of_width(target: Machine) -> list[Choice]:

@@ -84,8 +84,9 @@ _APPLE = ("apple-m", "apple-a")  # their lines have 128 bytes, and their pages 1
 @dataclass(frozen=True, kw_only=True)
 class Target(Machine):
     """One CPU, and what the steps above kernels know of it. `features` is LLVM's comma-separated
-    list. l1_nbytes, l2_nbytes: the share of one core, which may be a thread of a physical one.
-    fma_ports: vectors that one core multiplies and adds (and loads) in a cycle. l1_misses: lines
+    list. l1_nbytes, l2_nbytes: the share of one core, which may be a thread of a physical one;
+    so are peak_flops, cache_bandwidth and l2_bandwidth, for when both are at work. fma_ports:
+    vectors that a physical core multiplies and adds (and loads) in a cycle. l1_misses: lines
     that it waits for at once. clock: cycles a second. slowed_seconds: what a call loses by vectors
     of 64 bytes, see Note [Long vectors]. asks_pages: whether tiles ask for panels a page ahead."""
 
@@ -179,7 +180,7 @@ class Target(Machine):
         nbytes, l3s = _sysfs_caches(cpus)
         return _make(
             cpu or platform.machine(), triple, cpu, features, caches | nbytes,
-            cores=min(len(cpus), max(_granted(), 1)), l3s=l3s,
+            cores=min(len(cpus), max(_granted(), 1)), physical=_sysfs_cores(cpus), l3s=l3s,
             clock=_sysfs_clock(cpus) or _named_clock(cpus) or _CLOCK,
         )  # fmt: skip
 
@@ -239,8 +240,11 @@ def _x86(name: str, cpu: str, features: str) -> Target:
 
 def _make(
     name: str, triple: str, cpu: str, features: str, caches: dict[int, int], *, cores: int,
-    l3s: int = 1, clock: float = _CLOCK,
+    physical: int = 0, l3s: int = 1, clock: float = _CLOCK,
 ) -> Target:  # fmt: skip
+    """physical: how many cores those are that are threads; 0: as many."""
+    alone = min(physical or cores, cores)
+    share = alone / cores  # of a physical core
     on = _enabled(features)
     x86 = triple.startswith("x86_64")
     # All four: without BW and VL, 8- and 16-bit masks and short vectors have no instructions.
@@ -267,14 +271,14 @@ def _make(
         l1_misses=_FEW_MISSES.get(cpu, _L1_MISSES),
         clock=clock,
         slowed_seconds=_SLOWED_SECONDS if avx512 and cpu in _SLOWED else 0.0,
-        peak_flops=flops_per_cycle * clock,
-        bandwidth=min(_CORE_BANDWIDTH * cores, 45e9 + 10e9 * cores, _MOST_BANDWIDTH),
+        peak_flops=flops_per_cycle * clock * share,
+        bandwidth=min(_CORE_BANDWIDTH * alone, 45e9 + 10e9 * alone, _MOST_BANDWIDTH),
         core_bandwidth=_CORE_BANDWIDTH,
-        cache_bandwidth=_CACHE_NBYTES_A_CYCLE * clock,
+        cache_bandwidth=_CACHE_NBYTES_A_CYCLE * clock * share,
         # Two thirds of what it may give: half of what loads may take, or 32 bytes a cycle.
         lines_ahead=_LINES_AHEAD if cpu in _ASK_AHEAD else 0,
         asks_pages=cpu in _ASK_PAGES,
-        l2_bandwidth=max(32, ports * vector_nbytes / 2) * 2 / 3 * clock,
+        l2_bandwidth=max(32, ports * vector_nbytes / 2) * 2 / 3 * clock * share,
         line_nbytes=128 if cpu.startswith(_APPLE) else 64,
         page_nbytes=(16 << 10) if cpu.startswith(_APPLE) else 4096,
     )
@@ -310,6 +314,13 @@ def _sysfs_caches(cpus: Sequence[int]) -> tuple[dict[int, int], int]:
             if nbytes:  # cores may differ: choices are right for the least
                 found[int(level)] = min(nbytes, found.get(int(level), nbytes))
     return found, max(len(last), 1)
+
+
+def _sysfs_cores(cpus: Sequence[int]) -> int:
+    """How many physical cores these CPUs are threads of; as many where the kernel does not
+    tell."""
+    told = (_text(_SYSFS / f"cpu{cpu}/topology/thread_siblings_list") for cpu in cpus)
+    return len({siblings or str(cpu) for cpu, siblings in zip(cpus, told, strict=True)})
 
 
 def _sysfs_clock(cpus: Sequence[int]) -> float:

@@ -112,6 +112,17 @@ def test_caches_are_read_from_sysfs(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert module._sysfs_clock(range(24)) == 4.1e9
 
 
+def test_threads_of_one_core_are_one_core(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_SYSFS", tmp_path)
+    for cpu in range(8):
+        folder = tmp_path / f"cpu{cpu}/topology"
+        folder.mkdir(parents=True)
+        (folder / "thread_siblings_list").write_text(f"{cpu % 4},{cpu % 4 + 4}\n")
+    assert module._sysfs_cores(range(8)) == 4
+    assert module._sysfs_cores([0, 1, 5]) == 2
+    assert module._sysfs_cores([0, 8, 9]) == 3  # of which the kernel tells of one
+
+
 def test_what_sysfs_does_not_tell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     describe(tmp_path, 2, [("2", "Unified", "2M", 1), ("3", "Unified", "0", 1)], "")
     monkeypatch.setattr(module, "_SYSFS", tmp_path)

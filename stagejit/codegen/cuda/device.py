@@ -56,6 +56,11 @@ class Device(Machine):
         return 1
 
     @property
+    def item_seconds(self) -> float:
+        """Of what a quarter of the shared memory holds."""
+        return self.shared_nbytes / 4 / self.cache_bandwidth
+
+    @property
     def owners_at_once(self) -> int:
         """Warps."""
         return self.threads // 32

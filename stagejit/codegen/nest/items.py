@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from stagejit.base.machine import Machine
 from stagejit.codegen.nest.tree import Node, Parallel, blocks, serial, trips
 from stagejit.index.affine import Var
 
@@ -20,23 +21,38 @@ _ROWS_A_CORE = 32
 _LINE = 64  # elements of which a block has a multiple: whole lines, and vectors
 _WORTH_SHARING = 10e-6  # seconds of one core; to wake another one takes 6 to 16 us
 
-# Elements along the lanes that one item takes where it goes through many rows of them: wide enough
-# to stream, narrow enough that a few running values of each stay in the nearest cache.
-WIDEST_PANEL, NARROWEST_PANEL = 512, 128
-_FAR_PANEL, _FAR_ITEMS_A_CORE = 256, 2
+# Bytes along the lanes that one item takes where it goes through many rows of them: wide enough to
+# stream, narrow enough that a few running values of each stay in the nearest cache. Where cores
+# would idle, pieces are as narrow as what memory gives at a time: two lines that are neighbours.
+WIDEST_PANEL_NBYTES, NARROWEST_PANEL_NBYTES, LEAST_PANEL_NBYTES = 2048, 512, 128
+_FAR_PANEL_NBYTES, _FAR_ITEMS_A_CORE = 1024, 2
 
 
 def panel_width(
-    variables: Sequence[Var], vector: Var, lanes: int, cores: int, *, far: bool = False
+    variables: Sequence[Var],
+    vector: Var,
+    lanes: int,
+    machine: Machine,
+    seconds: float,
+    *,
+    far: bool = False,
 ) -> int:
     """How many elements along the lanes one item takes, in whole vectors, if it takes one of the
-    other variables. far: rows come from memory, so longer pieces of each, on fewer pages, are worth
-    more than that all cores have many items."""
+    other variables. seconds: of all items on one core. far: rows come from memory, so longer pieces
+    of each, on fewer pages, are worth more than that all cores have many items."""
+    cores = machine.cores
     extent, others = vector.extent, math.prod(v.extent for v in variables if v is not vector)
-    width = max(-(-extent // _pieces(-(-extent // WIDEST_PANEL), others, cores)), NARROWEST_PANEL)
+
+    def elements(nbytes: int) -> int:
+        return max(nbytes * lanes // machine.vector_nbytes, 1)
+
+    fair = -(-extent * others // cores_worth_having(seconds, cores))
+    narrowest = max(min(elements(NARROWEST_PANEL_NBYTES), fair), elements(LEAST_PANEL_NBYTES))
+    pieces = _pieces(-(-extent // elements(WIDEST_PANEL_NBYTES)), others, cores)
+    width = max(-(-extent // pieces), narrowest)
     if far:
         evenly = -(-extent * others // (_FAR_ITEMS_A_CORE * cores))
-        width = max(width, min(_FAR_PANEL, evenly))
+        width = max(width, min(elements(_FAR_PANEL_NBYTES), evenly))
     return min(-(-width // lanes), -(-extent // lanes)) * lanes
 
 

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 from functools import partial
 
+from stagejit.base.machine import SHORTEST_RUN_NBYTES
 from stagejit.base.symbolic import at_most
 from stagejit.dispatch.in_place import says_where
 from stagejit.dispatch.ranges.accesses import Touch, write_of
@@ -22,7 +23,6 @@ from stagejit.graph.ops.dispatches import destination, parts_of, written
 from stagejit.index.box import Box
 from stagejit.rewrites.cloning import appended
 from stagejit.rewrites.driving.driver import Log
-from stagejit.rewrites.moving.prefixes import SHORTEST_RUN_NBYTES
 
 NAME = "read-placed"
 

@@ -22,6 +22,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stagejit.base.loc import UNKNOWN, Loc
+from stagejit.base.machine import SHORTEST_RUN_NBYTES
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.ops import build
 from stagejit.graph.ops.moving.slices import known_box
@@ -37,8 +38,6 @@ Piece = tuple[Value, Box]  # what lies in a box
 
 # Each is a dispatch of its own where nothing else joins them.
 MOST_PARTS = 8
-# Runs that are shorter are read, and written, element by element.
-SHORTEST_RUN_NBYTES = 64
 # That many bytes take longer to copy than a call of a kernel or two, and to compile one.
 LARGE_NBYTES = 256 << 10
 

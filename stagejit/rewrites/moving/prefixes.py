@@ -28,6 +28,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from stagejit.base.machine import SHORTEST_RUN_NBYTES
 from stagejit.base.symbolic import Expr
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.ops import build
@@ -44,8 +45,6 @@ from stagejit.rewrites.moving.lifetimes import Lifetimes
 
 NAME = "share-prefixes"
 
-# Shorter contiguous runs than a cache line would waste most of what each one loads.
-SHORTEST_RUN_NBYTES = 64
 _CANDIDATES = 8  # longer chains that one is compared with
 
 

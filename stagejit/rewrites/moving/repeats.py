@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
+from stagejit.base.machine import SHORTEST_RUN_NBYTES
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.ops import build
 from stagejit.rewrites.driving.driver import Outcome, declined, rewrite
@@ -22,8 +23,6 @@ NAME = "spread-repeats"
 
 # More stores of one value than this make a kernel long, and reading the value again is cheap.
 MOST_STORES = 16
-# Elements that are stored one by one are slower than a copy that repeats them in registers.
-SHORTEST_RUN_NBYTES = 64
 
 
 class _Repeat(NamedTuple):

@@ -5,10 +5,10 @@ Invariant: any number of parts of any axis is right, so nothing here is about di
 
 Note [When splitting pays]: a sum is split where it has fewer results than workers could share, or a
 product where they would stream through its operands again and again, from memory or for longer than
-they multiply. A part is worth an item of its own from a quarter of a core's cache on, or from some
-microseconds of arithmetic. There are several parts a core, so that a late worker finds some, as
-long as the partial results are few beside what is read; of a product that streams, as many as
-cost least with the results of all parts, which are written and read again.
+they multiply. A part is worth an item of its own from some microseconds on, of reading or of
+arithmetic. There are several parts a core, so that a late worker finds some, as long as the partial
+results are few beside what is read; of a product that streams, as many as cost least with the
+results of all parts, which are written and read again.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from stagejit.base.machine import Machine
+from stagejit.base.machine import FORK_SECONDS, Machine
 from stagejit.base.numbers import counted
 from stagejit.graph.dims import ConvDims
 from stagejit.graph.ir import Op
@@ -29,7 +29,7 @@ _TILES_PER_CORE = 8  # items of a product that a core is given
 # 0.65 and 0.77; gradients of 3x3 windows, of 9 tiles 3.1 and 2.3, of 4 tiles 0.90 and 0.52.
 _TILES, _WINDOWED_TILES = 2, 8
 _PANELS_A_TILE = 4  # of 4 vectors of columns, where a tile has 16
-_PART_SECONDS = 30e-6  # of arithmetic, in what a part is at least: two forks
+_PART_SECONDS = 2 * FORK_SECONDS  # of arithmetic, in what a part is at least
 _LATE = 0.02  # of a part's time, that cores wait for the last one
 _MOST_PARTIAL = 0.125  # bytes of partial results, to bytes that are read
 _FEW_COLUMNS = 4  # of a product that is as long as its larger operand takes to read
@@ -216,12 +216,15 @@ def _wanted(many: Many, machine: Machine) -> tuple[int, str] | str:
     far = many.nbytes > machine.l3s_nbytes
     shared = machine.cores * machine.cache_bandwidth  # what is read again comes from caches
     streams = far or many.again_nbytes / shared > seconds / machine.cores
-    if streams and most >= machine.cores and many.again_nbytes > 2 * many.nbytes:
+    fitting = _in_rounds(min(_balanced(many, machine), most), machine) if most > 1 else 0
+    shared_out = fitting * many.items >= machine.cores
+    if streams and shared_out and many.again_nbytes > 2 * many.nbytes:
         why = f"as it is, {many.again_nbytes} bytes are read for {many.nbytes}"
-        return min(_balanced(many, machine), most), why
+        return fitting, why
     if many.items >= many.enough:
         return f"its {many.items} blocks of results are enough for {counted(machine.cores, 'core')}"
-    worth = max(4 * many.nbytes // machine.l2_nbytes, int(seconds / _PART_SECONDS))
+    reading = many.nbytes / machine.cache_bandwidth
+    worth = int(max(reading / machine.item_seconds, seconds / _PART_SECONDS))
     parts = min(worth, _PARTS_PER_CORE * machine.cores) // many.each
     balanced = many.items >= machine.cores  # and only a little better in many parts
     if min(parts, most) < max(2 * machine.cores // many.each if balanced else 2, 2):
@@ -237,6 +240,11 @@ def _balanced(many: Many, machine: Machine) -> int:
     each = 2 * many.partial_nbytes / machine.bandwidth
     rounds = math.sqrt(_LATE * seconds / each) / machine.cores
     return machine.cores * min(max(math.ceil(rounds), 1), _PARTS_PER_CORE)
+
+
+def _in_rounds(parts: int, machine: Machine) -> int:
+    """So many parts; of fewer than there are cores, as many as give each core equal shares."""
+    return parts if parts >= machine.cores else machine.cores // -(-machine.cores // parts)
 
 
 def too_small(many: Many, machine: Machine) -> bool:

@@ -9,12 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from stagejit.base.machine import Machine
 from stagejit.codegen.elements.elements import Elements
 from stagejit.codegen.ir.builder import Builder
 from stagejit.codegen.ir.nodes import I64
 from stagejit.codegen.nest.emitter import Emitter
 from stagejit.codegen.nest.items import (
-    NARROWEST_PANEL,
+    LEAST_PANEL_NBYTES,
+    NARROWEST_PANEL_NBYTES,
     block_of,
     cores_worth_having,
     in_items,
@@ -88,10 +90,12 @@ def test_blocks_count_as_one_item_each() -> None:
 @pytest.mark.parametrize("extent", [1, 15, 16, 17, 100, 1000, 100000])
 @pytest.mark.parametrize("cores", [1, 2, 64])
 def test_panels(extent: int, cores: int) -> None:
-    width = panel_width([lane := Var(extent)], lane, 16, cores)
+    width = panel_width([lane := Var(extent)], lane, 16, Machine(cores), 1e-3)
     assert width % 16 == 0
     assert width < extent + 16
-    assert width >= min(NARROWEST_PANEL, extent)
+    assert width >= min(LEAST_PANEL_NBYTES // 4, extent)
+    short = panel_width([lane], lane, 16, Machine(cores), 1e-6)
+    assert short >= min(NARROWEST_PANEL_NBYTES // 4, extent)  # one core takes them all
 
 
 @pytest.mark.parametrize("extent", [1, 100, 515, 1000, 1030, 4100, 100000])
@@ -101,7 +105,9 @@ def test_pieces_of_far_rows_are_longer_where_all_cores_have_some(
     extent: int, others: int, cores: int
 ) -> None:
     variables = [lane := Var(extent), Var(others)]
-    near, far = (panel_width(variables, lane, 16, cores, far=far) for far in (False, True))
+    near, far = (
+        panel_width(variables, lane, 16, Machine(cores), 1e-3, far=far) for far in (False, True)
+    )
     assert near <= far <= max(near, 256)
     if far > near:
         assert others * -(-extent // far) >= 2 * cores - 1
@@ -130,7 +136,7 @@ def test_more_cores_have_more_items() -> None:
 def test_all_cores_have_as_many_blocks(extent: int, others: int, cores: int) -> None:
     """Wherever pieces are not too small, the last round of items is as good as full."""
     block = block_of(extent, others, 1 << 14, 1 << 9, cores)
-    width = panel_width([lane := Var(extent), Var(others)], lane, 16, cores)
+    width = panel_width([lane := Var(extent), Var(others)], lane, 16, Machine(cores), 1e-3)
     for items in (others * -(-extent // block), others * -(-extent // width)):
         assert items >= 3.5 * cores
         assert -(-items // cores) * cores < 1.1 * items

@@ -28,6 +28,8 @@ _ITEMS_PER_CORE = 8
 _FEW_ITEMS_PER_CORE = 4  # if more would move much more memory
 _PACKING_ITEMS_PER_CORE = 2  # where each copies all that it reads, too
 _MORE_TRAFFIC = 1.25
+# Steps that are looked at for more even shares, and what is then left of the time at most.
+_FINER_AT_MOST, _WORTH_EVENNESS = 3, 0.9
 _FEW_GROUPS = 4
 _NARROW_SQUARE_CYCLES = 0.5  # an element through a transpose that comes from fewer lines
 _GATHER_CYCLES = 3.0  # an element whose neighbours in memory are too few for a transpose
@@ -302,7 +304,24 @@ class BlockSearch(TileSearch):
             ):
                 break
             tiling = finer
+        tiling = self._with_even_items(tiling)
         return self._with_k_block(tiling) if streams else tiling  # the rows of an item are shorter
+
+    def _with_even_items(self, tiling: Tiling) -> Tiling:
+        """Finer, where cores that have an item less wait for long."""
+
+        def cost(tiling: Tiling) -> float:
+            rounds = -(-tiling.items // self.target.cores)
+            return rounds * self.target.cores / tiling.items * self._traffic(tiling)
+
+        best = tiling
+        for _ in range(_FINER_AT_MOST):
+            finer = min(self._finer(tiling, self.nest.axes), key=self._traffic, default=None)
+            if finer is None or finer.items * _SMALL_CYCLES > tiling.cycles:
+                break
+            tiling = finer
+            best = tiling if cost(tiling) < _WORTH_EVENNESS * cost(best) else best
+        return best
 
     def _in_shares(self, tiling: Tiling, vector: Source, wanted: int) -> Tiling:
         """Items of equal shares of what runs on in memory, in tiles as large as that allows: cores

@@ -77,7 +77,9 @@ class _Policy(ScanPolicy):
         ahead, cores = self.nest.ahead, self.nest.target.cores
         if ahead and self.axis:  # the rows that come next
             self.elements.ahead = ahead.along(self.axis[-1], _ROWS_AT_ONCE)
-        width = panel_width(self.kept, vector, self.nest.lanes, cores, far=ahead is not None)
+        lanes, target = self.nest.lanes, self.nest.target
+        seconds = region_seconds(self.nest.region, target)
+        width = panel_width(self.kept, vector, lanes, target, seconds, far=ahead is not None)
         self.emitter.chose("panel", panel_in_words(vector, width, cores))
         panels = [Panel.of(self.b, self.reducer, "running", width)]
         if self.in_runs and rows >= _RUN_ROWS:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from stagejit.codegen.costs import region_seconds
 from stagejit.codegen.nest.items import in_items, panel_in_words, panel_width
 from stagejit.codegen.nest.tree import Parallel
 from stagejit.codegen.rows.nest import RowNest, RowPolicy
@@ -24,8 +25,8 @@ class VectorNest(RowNest):
     def width(self) -> int:
         if self.vector not in self.kept:
             return 1
-        far, cores = self.ahead is not None, self.target.cores
-        return panel_width(self.kept, self.vector, self.lanes, cores, far=far)
+        far, seconds = self.ahead is not None, region_seconds(self.region, self.target)
+        return panel_width(self.kept, self.vector, self.lanes, self.target, seconds, far=far)
 
 
 class VectorPolicy(RowPolicy):
