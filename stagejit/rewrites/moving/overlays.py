@@ -30,7 +30,7 @@ MOST_PARTS = 8
 _LEAST_GAIN = 1.5  # vectors and turns of loops over runs, by whole vectors
 _MOST_VECTORS = 64  # of what is stored between places that differ by their other axes only
 _MOST_SHUFFLE = 8.0  # operations
-_SMALL_NBYTES = 8 << 10  # it takes less than the call
+_SMALL_NBYTES = 32 << 10  # of which the first cache holds less: it takes less than the call
 _MOST_FLOPS = 8.0  # an element, of what a part is made by
 _FOLLOWED = 64  # ops
 

@@ -53,23 +53,23 @@ READ = "who reads it does not store it element by element"
 
 
 def test_a_pad_of_short_rows_is_an_overlay() -> None:
-    lines, why = run(PAD.format("return %p", n=64))
+    lines, why = run(PAD.format("return %p", n=128))
     assert why == [STORED]
     assert lines == [
         "%0: f32[] = const 1.0",
-        "%1: f32[64,9,9] = fill %0",
-        "%2: f32[64,9,9] = overlay %x into %1 at (0, 1, 1)",
+        "%1: f32[128,9,9] = fill %0",
+        "%2: f32[128,9,9] = overlay %x into %1 at (0, 1, 1)",
         "return %2",
     ]
 
 
 def test_columns_side_by_side_are_overlays_of_zeros() -> None:
     lines, why = run("""
-    graph @f(%x: f32[1024,3], %y: f32[1024,4]) {
-      %e: f32[1024,7] = empty
-      %a: f32[1024,7] = insert_slice %x into %e at (0, 0)
-      %b: f32[1024,7] = insert_slice %y into %a at (0, 3)
-      %r: f32[1024,7] = map exp %b
+    graph @f(%x: f32[2048,3], %y: f32[2048,4]) {
+      %e: f32[2048,7] = empty
+      %a: f32[2048,7] = insert_slice %x into %e at (0, 0)
+      %b: f32[2048,7] = insert_slice %y into %a at (0, 3)
+      %r: f32[2048,7] = map exp %b
       return %r
     }""")
     assert why == [STORED]
@@ -80,21 +80,21 @@ def test_columns_side_by_side_are_overlays_of_zeros() -> None:
 
 
 @pytest.mark.parametrize(("last", "why"), [
-    ("%s: f32[64] = reduce add %p axes=(1, 2)\nreturn %s", READ),
-    ("%z: f32[64,9,9] = cumulative add %y axis=2 reverse=false\n"
-     "%s: f32[64,9,9] = map add %p, %z\nreturn %s",
+    ("%s: f32[128] = reduce add %p axes=(1, 2)\nreturn %s", READ),
+    ("%z: f32[128,9,9] = cumulative add %y axis=2 reverse=false\n"
+     "%s: f32[128,9,9] = map add %p, %z\nreturn %s",
      READ),
-    ("%s: f32[64,9,9] = map add %p, %y\n%t: f32[64] = reduce add %s axes=(1, 2)\nreturn %s, %t",
+    ("%s: f32[128,9,9] = map add %p, %y\n%t: f32[128] = reduce add %s axes=(1, 2)\nreturn %s, %t",
      READ),
 ])  # fmt: skip
 def test_dont_evaluate_it_where_more_is_made_of_it(last: str, why: str) -> None:
-    assert run(PAD.format(last, n=64))[1] == [why]
+    assert run(PAD.format(last, n=128))[1] == [why]
 
 
 @pytest.mark.parametrize("made", ["cumulative add %x axis=2 reverse=false", "map exp %x"])
 def test_dont_take_it_from_who_places_it(made: str) -> None:
-    text = PAD.format("return %p", n=64).replace("insert_slice %x", "insert_slice %c")
-    text = text.replace("%v: f32[]", f"%c: f32[64,7,7] = {made}\n  %v: f32[]", 1)
+    text = PAD.format("return %p", n=128).replace("insert_slice %x", "insert_slice %c")
+    text = text.replace("%v: f32[]", f"%c: f32[128,7,7] = {made}\n  %v: f32[]", 1)
     assert run(text)[1] == [PLACED]
 
 
@@ -115,7 +115,7 @@ def test_dont_look_at_what_takes_less_than_the_call() -> None:
 
 
 def test_dont_shuffle_where_lanes_are_threads() -> None:
-    assert run(PAD.format("return %p", n=64), Machine())[1] == []
+    assert run(PAD.format("return %p", n=128), Machine())[1] == []
 
 
 @pytest.mark.parametrize("shape", [(64, 126, 126), (8, 8, 1024), (64, 40, 40)])
@@ -154,8 +154,8 @@ PROGRAMS: dict[str, tuple[Callable[[Any], Any], Any]] = {
         lambda x: jnp.pad(x, ((0, 0), (2, 1), (1, 3)), mode="wrap") * 2,
         RNG.standard_normal((60, 14, 14)),
     ),
-    "rolled": (lambda x: jnp.roll(x, (1, 2), (1, 2)) ^ x, board(70, 19, 19)),
-    "life": (life, board(70, 19, 19)),
+    "rolled": (lambda x: jnp.roll(x, (1, 2), (1, 2)) ^ x, board(120, 19, 19)),
+    "life": (life, board(120, 19, 19)),
 }
 
 
