@@ -36,6 +36,7 @@ FAILURES: dict[str, Callable[[Any], Any]] = {
     "error": raises(ValueError("on purpose")),
     "interrupt": raises(KeyboardInterrupt("on purpose")),
     "shape": lambda x: np.zeros((*x.shape, 2), x.dtype),
+    "dtype": lambda x: np.asarray(x).astype(np.int16),
     "results": lambda x: (x, x),
 }
 
@@ -66,7 +67,7 @@ class Failing:
 
 
 @pytest.fixture
-def others() -> Iterator[None]:
+def others(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Another thread, which might have made the calls: an update cannot tell."""
     stop = threading.Event()
     thread = threading.Thread(target=stop.wait)
@@ -74,6 +75,7 @@ def others() -> Iterator[None]:
     yield
     stop.set()
     thread.join()
+    monkeypatch.setattr(snapshots, "LONGEST_SECONDS", 0.0)
     snapshots.have_ended(2**62)
 
 
@@ -191,6 +193,7 @@ from tests.test_snapshots import X, params
 from tests.test_snapshots_of_failures import Failing, ended, lists_of, with_one_part_between
 
 snapshots.give_back = lambda snapshot: None  # as where nobody learns of a failure
+snapshots.LONGEST_SECONDS = 0.0
 failing = Failing("pure", "error")
 bound = with_one_part_between(failing)
 f = jax.jit(lambda x: bound(x) + 1)
@@ -212,6 +215,26 @@ def test_the_only_thread_knows_that_calls_have_ended() -> None:
         [sys.executable, "-c", ALONE], capture_output=True, text=True, check=False
     )
     assert done.stdout == "all have ended\n", done.stderr
+
+
+def test_a_call_of_a_thread_that_has_gone_may_still_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody waits for one whose results nobody keeps."""
+    given: list[int] = []
+    tickets = np.array([[5, 0], [0, 0], [9, 1], [6, 1]])
+    monkeypatch.setattr(snapshots, "_give_back", lambda ticket, number: given.append(number))
+    monkeypatch.setattr(snapshots, "_tickets", lambda: tickets)
+    monkeypatch.setattr(snapshots, "_seen", {})
+    clock = [100.0]
+    monkeypatch.setattr("time.monotonic", lambda: clock[0])
+    snapshots.have_ended(7)
+    clock[0] += snapshots.LONGEST_SECONDS - 1
+    tickets[1] = 7, 1
+    snapshots.have_ended(7)
+    assert given == []
+    snapshots.have_ended(None)
+    clock[0] += 2
+    snapshots.have_ended(7)
+    assert given == [5, 6]
 
 
 @pytest.mark.usefixtures("others")

@@ -13,17 +13,19 @@ A table keeps what it had at each moment for which there is a ticket (`weights.p
 Note [Calls that fail]: XLA runs nothing more of a call that fails, so its end is not reached. A
 part of ours that fails gives the ticket back, and so does a callback between them, which gets the
 snapshot for that (`lowering/snapshots.py`). Other failures, as of a callback in a program around
-ours, tell nobody: an update by the only thread that could have made a call takes all tickets back,
-once calls have ended; and where all `TICKETS` are taken, the next call takes that of another. So a
-call may have lost its ticket, and still run: what a part reads is there in any case, from a moment
-that is kept, and nobody sees what comes out of a call that has failed. Each call has a number of
-its own, and gives back no ticket that another one has by now.
+ours, tell nobody: an update by the only thread that there is waits for calls, and takes back what
+tickets it has seen for `LONGEST_SECONDS`; and where all `TICKETS` are taken, the next call takes
+that of another. Not at once, since it waits for no call whose results nobody keeps, of a thread
+that has gone. So a call may have lost its ticket, and still run: what a part reads is there in any
+case, from a moment that is kept. Each call has a number of its own, and gives back no ticket that
+another one has by now.
 """
 
 from __future__ import annotations
 
 import ctypes
 import sys
+import time
 from collections.abc import Callable
 
 import numpy as np
@@ -42,8 +44,11 @@ NBYTES = FIRST + TICKET_NBYTES * TICKETS
 TICKET, NUMBER = 8, 16
 SNAPSHOT_NBYTES = 24
 
+LONGEST_SECONDS = 60.0  # of a call whose results nobody keeps
+
 _lock = new_lock()
 _now = 0
+_seen: dict[int, float] = {}  # numbers of calls that had tickets when nobody else was there; when
 _variable = 0  # the address of the native one, once a program takes snapshots
 _give_back: Callable[[int, int], None] | None = None
 
@@ -98,12 +103,17 @@ def last_call() -> int | None:
 
 
 def have_ended(last: int | None) -> None:
-    """The calls up to one have ended, or failed, if `last_call` said which."""
-    if last is not None and _give_back is not None:
-        taken = _tickets()[:, 0].tolist()
-        for at, number in enumerate(taken):
-            if 0 < number <= last:
-                _give_back(_variable + FIRST + TICKET_NBYTES * at, number)
+    """The calls up to one have been waited for, if `last_call` said which: all have ended, or
+    failed, but those that nobody can wait for, which do so in `LONGEST_SECONDS`."""
+    global _seen
+    if last is None or _give_back is None:
+        return
+    now = time.monotonic()
+    taken = [(at, number) for at, number in enumerate(_tickets()[:, 0].tolist()) if number]
+    _seen = {number: _seen.get(number, now) for _, number in taken if number <= last}
+    for at, number in taken:
+        if now - _seen.get(number, now + 1) >= LONGEST_SECONDS:
+            _give_back(_variable + FIRST + TICKET_NBYTES * at, number)
 
 
 def _tickets() -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:

@@ -114,17 +114,17 @@ def taking_one_more(body: Any, at: int) -> Any:
 
 @dataclass(frozen=True)
 class _GivingBack:
-    """A flat function that takes a snapshot first, and gives it back if it fails. shapes: of what
-    it has to return; JAX looks at that, too, but we do not learn what it finds."""
+    """A flat function that takes a snapshot first, and gives it back if it fails. types: shapes and
+    dtypes that it has to return; JAX looks at that, too, but we do not learn what it finds."""
 
     function: Callable[..., Any]
-    shapes: tuple[tuple[int, ...], ...] | None
+    types: tuple[tuple[tuple[int, ...], Any], ...] | None
 
     def __call__(self, snapshot: Any, *args: Any) -> Any:
         try:
             made = self.function(*args)
-            failed = self.shapes is not None and (
-                not isinstance(made, Sequence) or tuple(map(np.shape, made)) != self.shapes
+            failed = self.types is not None and (
+                not isinstance(made, Sequence) or tuple(map(_type, made)) != self.types
             )
         except BaseException:
             failed = True
@@ -135,12 +135,18 @@ class _GivingBack:
         return made
 
 
+def _type(returned: Any) -> tuple[tuple[int, ...], Any]:
+    """The shape, and the dtype as JAX takes it, without 64 bits where it has none."""
+    array = np.asarray(returned)
+    return array.shape, jax.dtypes.canonicalize_dtype(array.dtype)
+
+
 def giving_back(equation: Any, snapshot: Any) -> Any:
     """A callback with an operand more, the first one, which is a snapshot."""
-    shapes = None
+    types = None
     if equation.params.get("result_avals") is not None:
-        shapes = tuple(aval.shape for aval in equation.params["result_avals"])
-    callback = _GivingBack(equation.params["callback"], shapes)
+        types = tuple((aval.shape, aval.dtype) for aval in equation.params["result_avals"])
+    callback = _GivingBack(equation.params["callback"], types)
     return equation.replace(
         invars=[snapshot, *equation.invars],
         params=equation.params | {"callback": callback},
