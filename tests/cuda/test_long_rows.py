@@ -52,7 +52,8 @@ def test_the_last_tiles_of_a_row(before: int, function: Callable[[Any], Any]) ->
     kernel, text = sorts(extent, "int8", function)
     arguments = [Sparse(argument.value.type.nbytes) for argument in kernel.args]
     workspace = Sparse(kernel.workspace_nbytes)
-    half = kernel.workspace_nbytes // 2
+    (both,) = kernel.workspaces
+    half = both // 2
     for number, passed in enumerate(kernel.passes):
         last = number == len(kernel.passes) - 1
         memory = arguments[-1].bytes if last else workspace.bytes
