@@ -84,6 +84,11 @@ class Machine:
         """Of the largest table of such elements in which vectors look up in registers; 0: none."""
         return 0
 
+    def rate_of_core(self, nbytes: int) -> float:
+        """Bytes a second at which one core moves so many: of the last cache if they fit, or of
+        memory."""
+        return self.cache_bandwidth if nbytes <= self.l3_nbytes else self.core_bandwidth
+
     def shuffle_cost(self, itemsize: int) -> float:
         """Operations that pick the lanes of a vector of such elements from two vectors, by numbers;
         infinite where lanes are threads."""

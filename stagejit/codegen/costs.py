@@ -100,9 +100,7 @@ def _stored_nbytes(store: Store) -> int:
 def region_seconds(region: ClosedRegion, target: Machine) -> float:
     """Time of the region's elementwise work on one core: the larger of arithmetic and traffic."""
     nbytes = touched_nbytes(region, target)
-    near = nbytes <= target.l3_nbytes
-    bandwidth = target.cache_bandwidth if near else target.core_bandwidth
-    return max(region_flops(region) / target.peak_flops, nbytes / bandwidth)
+    return max(region_flops(region) / target.peak_flops, nbytes / target.rate_of_core(nbytes))
 
 
 def widest_nbytes(region: ClosedRegion) -> int:

@@ -19,6 +19,7 @@ from stagejit.graph.ops.control import bodies_of
 from stagejit.graph.ops.moving.slices import known_box
 from stagejit.index.box import Box
 from stagejit.index.box_index import cover, left_of
+from stagejit.rewrites.weights.made import base_of
 
 
 class Behind(IntEnum):
@@ -108,7 +109,7 @@ class _Parted(dict[Value, list[Box] | None]):
         rests = left_of(Box.whole(value.shape), boxes)
         if len(rests) > _MOST_RESTS or not cover([*boxes, *rests], value.shape):
             return None
-        is_one = not rests or self.incomplete.setdefault(_whole(value), value) is value
+        is_one = not rests or self.incomplete.setdefault(base_of(value), value) is value
         return rests if is_one else None
 
     def _is_factor(self, value: Value) -> bool:
@@ -153,18 +154,11 @@ def _parted(graph: Graph) -> _Parted:
 
 def _parted_base(graph: Graph, value: Value) -> Value | None:
     """What a value is a box of, if that is a weight, or that in another order."""
-    box = _whole(value)
+    box = base_of(value)
     if box.op not in graph or not _is_known_box(box.op):
         return None
     base = box.op.operands[0]
-    return base if graph.is_bound(_whole(base)) else None
-
-
-def _whole(value: Value) -> Value:
-    """What a value has all elements of, in another order."""
-    while value.op.definition.undone is not None:
-        value = value.op.operands[0]
-    return value
+    return base if graph.is_bound(base_of(base)) else None
 
 
 def is_pure(op: Op) -> bool:

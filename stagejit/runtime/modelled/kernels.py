@@ -65,4 +65,4 @@ def _bandwidth(nbytes: int, machine: Machine) -> float:
     """Bytes a second of one core, of what has been used just now."""
     if nbytes <= machine.l2_nbytes:
         return machine.l2_bandwidth
-    return machine.cache_bandwidth if nbytes <= machine.l3_nbytes else machine.core_bandwidth
+    return machine.rate_of_core(nbytes)

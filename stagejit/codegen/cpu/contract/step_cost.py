@@ -69,6 +69,11 @@ _WIDEN_VECTOR, _WIDEN_SCALAR = 2.0, 3.0
 # Scalars of each step that are on a line of their own: 2304x768x64 of bytes takes 1.33 ms on
 # Cascade Lake where these are widened as they lie, 1.16 with lanes along them.
 _APART_STALL = 0.15
+# Of steps that are fetched ahead from the second cache: a line that had to leave it comes in time,
+# too. On Cascade Lake, 4 to 32 steps of 6 x 4 vectors take 0.94 of the time of none.
+_NEAR_CYCLES = 96
+_PAGES_AHEAD = 2
+_BLOCKS_OF_PAGES = 8  # tiles go elsewhere behind a block: an eighth of it is asked for in vain
 
 
 @dataclass(frozen=True)
@@ -87,13 +92,6 @@ class _Reading:
     waits: float = 0.0
     as_it_lies: bool = False
     beside: float = 0.0
-
-
-# Of steps that are fetched ahead from the second cache: a line that had to leave it comes in time,
-# too. On Cascade Lake, 4 to 32 steps of 6 x 4 vectors take 0.94 of the time of none.
-_NEAR_CYCLES = 96
-_PAGES_AHEAD = 2
-_BLOCKS_OF_PAGES = 8  # tiles go elsewhere behind a block: an eighth of it is asked for in vain
 
 
 class StepCosts:
@@ -343,9 +341,7 @@ class StepCosts:
     def moving_cycles(self) -> float:
         """Of one core that reads both operands once, from the last cache or from memory."""
         nbytes = sum(source.box({}) * source.dtype.itemsize for source in self.sources)
-        near = nbytes <= self.target.l3_nbytes
-        bandwidth = self.target.cache_bandwidth if near else self.target.core_bandwidth
-        return nbytes / bandwidth * self.target.cycles_per_second
+        return nbytes / self.target.rate_of_core(nbytes) * self.target.cycles_per_second
 
     def _passes(self, vector: Source, rows: int) -> bool:
         large = vector.box({}) * self.nbytes > self.target.l2_nbytes
