@@ -7,8 +7,9 @@ of the machine or a change of its clock meets all of them alike.
 Note [Turns]: programs are called again and again by those who use them, and then find in the caches
 what their last call has left there. Contenders that alternate call by call find what another one
 has left: with weights of some MB each evicts those of the others. So a turn is several calls in a
-row, of which the first one is not timed. What is larger than the caches comes from memory in each
-call, as before.
+row, of which the first ones are not timed: one, and more until SETTLING_SECONDS have gone, since a
+large cache that cores share takes in what is read again only over several calls (85 MB into one of
+480 MiB: five to eight). What is larger than the caches comes from memory in each call, as before.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ Clock = Callable[[], float]
 
 MIN_ROUNDS, MAX_ROUNDS = 2, 400
 SAMPLES_A_TURN = 3
+SETTLING_SECONDS = 30e-3
 _MIN_SAMPLE_SECONDS = 200e-6  # below it a sample repeats the call, to drown the clock's own cost
 _WARMUP_CALLS = 2
 
@@ -55,7 +57,7 @@ def interleave(
         while rounds < MIN_ROUNDS or (clock() < deadline and rounds < MAX_ROUNDS):
             shuffle(order)
             for index in order:
-                calls[index]()
+                _settle(calls[index], clock)
                 turn = range(SAMPLES_A_TURN)
                 samples[index] += [_sample(calls[index], repeats[index], clock) for _ in turn]
             rounds += 1
@@ -85,6 +87,14 @@ def _repeats(call: Call, clock: Clock) -> int:
         call()
     fastest = min(_sample(call, 1, clock) for _ in range(3))
     return max(1, round(_MIN_SAMPLE_SECONDS / max(fastest, 1e-7)))
+
+
+def _settle(call: Call, clock: Clock) -> None:
+    """See Note [Turns]."""
+    settled = clock() + SETTLING_SECONDS
+    call()
+    while clock() < settled:
+        call()
 
 
 def _sample(call: Call, repeats: int, clock: Clock) -> float:
