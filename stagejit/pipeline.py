@@ -4,7 +4,7 @@ Input: a `Request`, a marked function's jaxpr with its options. Output: a `Stage
 the embedding. Invariant: data flows one way: a step reads what earlier steps made, and adds its
 own, or puts it in the place of an earlier one's; verifiers run between steps under
 `Options(verify=True)`: also after each rewrite of one, and for each kernel when it is made. Read
-it from the end: `STEPS`, then the function of each, then what they share, `Compilation`.
+it from the end: `STEPS`, then the function of each; what they make and share are `Artifacts`.
 
     jaxpr --trace--> Graph --rewrite, evaluate--> Graph, and what is computed once, of weights
       --normalize, encode--> Graph --leave, form--> Groups
@@ -18,27 +18,16 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import importlib
-import time
-import weakref
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from dataclasses import replace
 
-from stagejit.base.blaming import blaming
-from stagejit.base.decisions import Decision
 from stagejit.base.symbolic import Undecided
 from stagejit.base.threads.collector import collector_paused
-from stagejit.base.threads.importing import importing
-from stagejit.base.threads.locks import new_rlock
 from stagejit.codegen.cuda.device import Device
-from stagejit.codegen.generate import Generated, kernel_cache, vectors_for
-from stagejit.codegen.own import OwnPolicy, machine_for, require_here, resolver_for
-from stagejit.codegen.target import Target
+from stagejit.codegen.generate import kernel_cache, vectors_for
+from stagejit.codegen.own import OwnPolicy, require_here, resolver_for
 from stagejit.dispatch.assembly import assemble
 from stagejit.dispatch.encodings import resolve_encodings
 from stagejit.dispatch.forming.formation import form
-from stagejit.dispatch.groups.group import Group, Grouping
 from stagejit.dispatch.layouts.choose import lay_out
 from stagejit.dispatch.operands import verify_operands
 from stagejit.dispatch.origins.naming import named, names_of
@@ -49,168 +38,53 @@ from stagejit.dispatch.regions import Region, regions_of, with_inner
 from stagejit.dispatch.rewrites import rewrite_dispatches
 from stagejit.dispatch.ties_verifier import verify_ties
 from stagejit.dispatch.verifier import verify_kinds
-from stagejit.errors import InternalError, NoDriverError, UnsupportedOpError
-from stagejit.graph.definition import OwnOp, declaring
-from stagejit.graph.ir import Graph, Op, Value
+from stagejit.errors import NoDriverError
+from stagejit.graph.definition import OwnOp
+from stagejit.graph.ir import Graph, Value
 from stagejit.graph.verifier import verify as verify_graph
 from stagejit.inspect.profiles import jax_traces
 from stagejit.options import Options
 from stagejit.rewrites import rewrite_program
-from stagejit.rewrites.cloning import copied
-from stagejit.rewrites.driving.driver import Watch
 from stagejit.rewrites.encodings import choose, encode_graph
 from stagejit.rewrites.normal_form import normalize, verify_normal_form
 from stagejit.rewrites.weights.evaluate import evaluate_weights
-from stagejit.rewrites.weights.made import Made, Source, layouts_kept, packed
+from stagejit.rewrites.weights.made import layouts_kept, packed
 from stagejit.runtime.bound import BoundWeights, arrays_of, copies_for_xla
-from stagejit.runtime.bridge import bridge_program, bridged
-from stagejit.runtime.compilations.compile_times import CompileTimes, note
+from stagejit.runtime.bridge import bridged
+from stagejit.runtime.compilations.artifacts import Artifacts
+from stagejit.runtime.compilations.compile_times import note
 from stagejit.runtime.compilations.progress import Began, progress
+from stagejit.runtime.compilations.running import Step, one_at_a_time, run_steps, tracing
 from stagejit.runtime.cpu.hosting import host_program
-from stagejit.runtime.cpu.loader import LoadedProgram, load_program
-from stagejit.runtime.gate import Gate, hold_across_forks
+from stagejit.runtime.cpu.loader import load_program
+from stagejit.runtime.evaluations import evaluations
 from stagejit.runtime.hosting import program as host
-from stagejit.runtime.hosting.program import HostProgram
 from stagejit.runtime.left_bodies import left_bodies
-from stagejit.runtime.lowering.evaluating import Evaluated
 from stagejit.runtime.lowering.staged import Request, Staged
 from stagejit.runtime.modelled.threads import share_forks
 from stagejit.runtime.objects.engine import engine
 from stagejit.runtime.objects.object_cache import ObjectCache, cache_in
 from stagejit.runtime.staging import snapshot_of, stage_schedule
 from stagejit.schedule.build import schedule
-from stagejit.schedule.plans.plan import Plan
-from stagejit.schedule.schedule import Run, Schedule
 from stagejit.schedule.verifier.plans import verify_plan
 from stagejit.schedule.verifier.waves import verify_waves
 from stagejit.trace.calls.own import OwnTranslation, OwnTranslations
 from stagejit.trace.translate import trace_jaxpr
 from stagejit.trace.weights import Weight, bind_weights
 
-if TYPE_CHECKING:
-    from stagejit.runtime.cuda.programs.executor import Executable
-    from stagejit.runtime.cuda.programs.program import CudaProgram
 
-# Note [GPUs are loaded late]: what runs programs on a GPU (30 modules) is imported when there is a
-# compilation for one, before its steps, and not by those for the CPU.
-
-# Steps in Python take turns, since Python's own lock makes them do so anyway; what takes long
-# outside of it, LLVM in the step "load", goes on beside them. So does what calls JAX and functions
-# of other people: see Note [Order of locks]. A fork waits for all of them: what they use has locks,
-# too (JAX's caches; networkx, with Python 3.11's cached_property).
-_one_at_a_time = new_rlock()
-hold_across_forks(_one_at_a_time)
-_tracing = Gate()
-
-
-@dataclass(eq=False, repr=False)
-class Compilation:
-    """One function on its way through the steps; a field exists once its step has run.
-
-    left_to_xla: why no call of this function is ours; its plan then has no kernels. Empty for ours.
-    seconds: time of each step that has run, by name. watch: sees graphs after their rewrites.
-    """
-
-    request: Request
-    left_to_xla: str = ""
-    target: Target | Device = field(default_factory=Target.host)
-    seconds: dict[str, float] = field(default_factory=dict)
-    watch: Watch | None = None
-    graph: Graph = field(init=False)
-    sources: tuple[Source, ...] = ()  # of the bound inputs of the graph
-    measures: tuple[Made, ...] = ()  # of weights, to be shown
-    decisions: list[Decision] = field(default_factory=list)
-    left: frozenset[Op] = frozenset()
-    grouping: Grouping = field(init=False)
-    dispatches: Graph = field(init=False)  # the same for all targets
-    resolved: Graph = field(init=False)  # without encodings
-    launched: dict[Group, Op] = field(init=False)
-    whereabouts: Whereabouts = field(init=False)  # of the groups
-    regions: list[Region] = field(init=False)
-    schedule: Schedule = field(init=False)
-    kernels: dict[Region, Generated] = field(default_factory=dict)
-    hosts: dict[Run, HostProgram] = field(default_factory=dict)
-    cuda: CudaProgram = field(init=False)  # for a GPU, in the place of `hosts`
-    on_threads: list[Decision] = field(default_factory=list)  # or streams, by the same step
-    executable: Executable = field(init=False)
-    snapshot: int | None = None  # which value is one, see `staging.py`
-    loaded: dict[Run, LoadedProgram] = field(default_factory=dict)
-    compiled_kernels: int = 0  # by the step "load"; others were in memory or on disk
-    staged: Staged = field(init=False)
-
-    @classmethod
-    def of(cls, request: Request, left_to_xla: str = "") -> Compilation:
-        """For the target that the options choose."""
-        options = request.options
-        if not options.on_gpu:
-            return cls(request, left_to_xla, machine_for(options, Target.host, Target))
-        with importing:
-            from stagejit.runtime.cuda import steps as gpu
-        there = functools.partial(gpu.device_of, options.target)
-        return cls(request, left_to_xla, machine_for(options, there, Device))
-
-    def __post_init__(self) -> None:
-        """See Note [GPUs are loaded late]: no step waits for an import."""
-        if isinstance(self.target, Device):
-            with importing:
-                importlib.import_module("stagejit.runtime.cuda.steps")
-
-    def __repr__(self) -> str:
-        return f"<Compilation of {self.request.name}: {', '.join(self.seconds) or 'no step'}>"
-
-    @property
-    def plan(self) -> Plan:
-        return self.schedule.plan
-
-    @property
-    def compile_times(self) -> CompileTimes:
-        """Of the steps that have run."""
-        kernels = len({generated.symbol for generated in self.kernels.values()})
-        return CompileTimes(self.request.name, dict(self.seconds), kernels, self.compiled_kernels)
+class Compilation(Artifacts):
+    """One function on its way through the steps."""
 
     def run_until(self, name: str, began: Began = lambda step: None) -> Compilation:
         """Run the steps up to `name` that have not run yet; returns itself. began: called with the
         name of each before it runs."""
-        if name not in NAMES:
-            known = ", ".join(NAMES)
-            raise InternalError(f"there is no step {name!r}, but {known}", step="pipeline")
-        for step in STEPS:
-            if step.name not in self.seconds:
-                began(step.name)
-                with blaming(step.name, self.request.options, self._again):
-                    start = time.perf_counter()
-                    self._run(step)
-                    self.seconds[step.name] = time.perf_counter() - start
-                    if self.request.options.verify:
-                        with self._for_all_sizes("verify"):
-                            step.verify(self)
-            if step.name == name:
-                break
+        run_steps(STEPS, name, self, self._again, began)
         return self
 
     def _again(self, step: str, options: Options) -> None:
         """The same up to a step, from the beginning, with other options."""
         Compilation.of(replace(self.request, options=options), self.left_to_xla).run_until(step)
-
-    def _run(self, step: Step) -> None:
-        with self._for_all_sizes(step.name):
-            if step.name == "load":
-                step.run(self)
-            else:
-                with _tracing() if step.name == "trace" else _one_at_a_time:
-                    step.run(self)
-
-    @contextlib.contextmanager
-    def _for_all_sizes(self, doing: str) -> Iterator[None]:
-        """Symbolic sizes have graphs and plans, kernels do not. Kinds of extensions are known."""
-        try:
-            with declaring(self.request.options.parts_of(OwnOp)):
-                yield
-        except Undecided as undecided:
-            raise UnsupportedOpError(
-                f"cannot {doing} {self.request.name} for all sizes at once: {undecided}",
-                next_step="give arguments with numbers for sizes, as a call does",
-            ) from None
 
 
 # -- steps ----------------------------------------------------------------------------------------
@@ -388,23 +262,12 @@ def _verify_hosts(c: Compilation) -> None:
 
 def _load(c: Compilation) -> None:
     """Texts become machine code, or come from the cache; XLA gets a function to call."""
-    cache = cache_in(c.request.options.cache_dir)
-    weights = _bound_weights(c, cache)
+    cache, weights = cache_in(c.request.options.cache_dir), None
+    if c.sources:
+        makers, extensions = evaluations(c.request.options, _loaded), c.request.options.extensions
+        weights = BoundWeights(c.sources, makers, cache, c.measures, extensions)
     if isinstance(c.target, Device):
-        from stagejit.runtime.cuda import steps as gpu
-
-        made = c.executable = gpu.executable(c.cuda, c.schedule, c.kernels, c.request.options)
-        where, more = c.request.options.target, functools.partial(arrays_of, weights)
-        with contextlib.suppress(NoDriverError):  # calls raise it; to look at a program needs none
-            gpu.load(made, where)
-        if c.request.platform != "cpu":
-            c.staged = gpu.on_its_stream(made, where, more)
-            return
-        run = functools.partial(gpu.run_with, made, where, more)
-        given = made.inputs[: len(made.inputs) - len(c.sources)]
-        bridge = bridge_program(c.cuda.name, run, given, made.outputs)
-        c.staged = bridged(load_program(bridge, {}, cache), len(given), made.outputs)
-        return
+        return _load_on_gpu(c, cache, weights)
     require_here(c.target)
     texts = {generated.symbol: generated.text for generated in c.kernels.values()}
     before = engine().compiled_count
@@ -414,53 +277,36 @@ def _load(c: Compilation) -> None:
     }
     c.compiled_kernels = min(engine().compiled_count - before, len(texts))
     left, has_one = [op.attrs["equation"] for op in c.left], c.snapshot is not None
-    with _one_at_a_time:
+    with one_at_a_time:
         copies = copies_for_xla(c.schedule, weights, has_snapshot=has_one) if weights else {}
         c.staged = stage_schedule(c.schedule, c.loaded, c.request.options, left, copies, c.snapshot)
 
 
-def _bound_weights(c: Compilation, cache: ObjectCache | None) -> BoundWeights | None:
-    """The weights of a program, and what is made of them, which is made now."""
-    if not c.sources:
-        return None
+def _load_on_gpu(c: Compilation, cache: ObjectCache | None, weights: BoundWeights | None) -> None:
+    """On a stream of XLA's, where XLA has the GPU; from its CPU through a function of Python's."""
+    from stagejit.runtime.cuda import steps as gpu
 
-    def compiled(made: Made) -> Evaluated | None:
-        if made.is_packed:
-            return None
-        known = _evaluations.get((made.text, c.request.options))
-        if known is None:
-            # A NaN in what is made is found in the calls that read it.
-            unchecked = replace(c.request.options, check_nans=False, check_infs=False)
-            options = replace(unchecked, target="native")
-            request = Request("weights", None, options, (False,) * len(made.graph.inputs))
-            inner = Compilation(request)
-            inner.graph = copied(made.graph, made.graph.inputs, made.graph.outputs, ())
-            inner.seconds = dict.fromkeys(("trace", "rewrite", "evaluate"), 0.0)
-            types = [value.type for value in made.graph.outputs]
-            known = Evaluated(inner.run_until("load").staged, types)
-            _evaluations[made.text, c.request.options] = known
-        return known
-
-    return BoundWeights(c.sources, compiled, cache, c.measures, c.request.options.extensions)
+    made = c.executable = gpu.executable(c.cuda, c.schedule, c.kernels, c.request.options)
+    where, more = c.request.options.target, functools.partial(arrays_of, weights)
+    with contextlib.suppress(NoDriverError):  # calls raise it; to look at a program needs none
+        gpu.load(made, where)
+    if c.request.platform != "cpu":
+        c.staged = gpu.on_its_stream(made, where, more)
+    else:
+        run = functools.partial(gpu.run_with, made, where, more)
+        given = made.inputs[: len(made.inputs) - len(c.sources)]
+        c.staged = bridged(c.cuda.name, run, given, made.outputs, cache)
 
 
-# What makes values of weights, as long as a program reads one: layers of one shape have one.
-_evaluations: weakref.WeakValueDictionary[tuple[str, Options], Evaluated] = (
-    weakref.WeakValueDictionary()
-)
+def _loaded(graph: Graph, options: Options) -> Staged:
+    """What makes a value of weights, whose graph is one of a program that is evaluated already."""
+    c = Compilation(Request("weights", None, options, (False,) * len(graph.inputs)))
+    c.graph, c.seconds = graph, dict.fromkeys(("trace", "rewrite", "evaluate"), 0.0)
+    return c.run_until("load").staged
 
 
-@dataclass(frozen=True)
-class Step:
-    """A named step and the verifier of what it made."""
-
-    name: str
-    run: Callable[[Compilation], None]
-    verify: Callable[[Compilation], None] = lambda compilation: None
-
-
-STEPS = (
-    Step("trace", _trace, lambda c: verify_graph(c.graph)),
+STEPS: tuple[Step[Compilation], ...] = (
+    Step("trace", _trace, lambda c: verify_graph(c.graph), turn=tracing),
     Step("rewrite", _rewrite, lambda c: verify_graph(c.graph)),
     Step("evaluate", _evaluate, lambda c: verify_graph(c.graph)),
     Step("normalize", _normalize, _verify_normal_form),
@@ -473,9 +319,8 @@ STEPS = (
     Step("schedule", _schedule, _verify_schedule),
     Step("codegen", _codegen),  # kernels are verified one by one, when they are generated
     Step("host", _host, _verify_hosts),
-    Step("load", _load),
+    Step("load", _load, turn=contextlib.nullcontext),  # what it does in Python takes turns
 )
-NAMES = tuple(step.name for step in STEPS)
 
 
 def compile_request(request: Request) -> Staged:

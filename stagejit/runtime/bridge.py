@@ -1,7 +1,7 @@
 """From XLA's CPU to a function of Python that does the work of a whole program elsewhere.
 
-Input: a function of NumPy arrays, its types. Output: a host program that calls it, and a function
-that is a call of this. Invariant: the program keeps the function, see Note [Who keeps a callback]
+Input: a function of NumPy arrays, its types. Output: a function that is a call of a host program
+whose only step calls it. Invariant: the program keeps the function, see Note [Who keeps a callback]
 in `graph/python_functions.py`.
 """
 
@@ -13,41 +13,39 @@ from typing import Any
 import numpy as np
 
 from stagejit.graph.python_functions import ATTRIBUTE, TARGET, numbered
-from stagejit.runtime.cpu.loader import LoadedProgram
+from stagejit.runtime.cpu.loader import load_program
 from stagejit.runtime.hosting.program import HostProgram
 from stagejit.runtime.hosting.program_steps import BufferRef, Call, ForeignArray, Space
 from stagejit.runtime.lowering.staged import NativeCall, Staged
+from stagejit.runtime.objects.object_cache import ObjectCache
 from stagejit.types import TensorType
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
-def bridge_program(
+def bridged(
     name: str,
     function: Callable[[Sequence[Array]], list[Array]],
     inputs: Sequence[TensorType],
     outputs: Sequence[TensorType],
-) -> HostProgram:
-    """The host program whose only step is a call of `function`."""
-
-    def arrays(space: Space, types: Sequence[TensorType]) -> tuple[ForeignArray, ...]:
-        return tuple(
-            ForeignArray(BufferRef(space, at), type.dtype.name, type.shape, type.nbytes)
-            for at, type in enumerate(types)
-        )
-
+    cache: ObjectCache | None,
+) -> Staged:
+    """A function that is one call of such a program."""
     call = Call(
         TARGET,
-        arrays("arg", inputs),
-        arrays("result", outputs),
+        _arrays("arg", inputs),
+        _arrays("result", outputs),
         ((ATTRIBUTE, "i64", numbered(function, plain=True)),),
     )
     taken, given = (tuple(type.nbytes for type in types) for types in (inputs, outputs))
-    return HostProgram(name, (call,), taken, given)
+    program = load_program(HostProgram(name, (call,), taken, given), {}, cache)
+    numbers = tuple(range(len(inputs) + len(outputs)))
+    arguments, results = numbers[: len(inputs)], numbers[len(inputs) :]
+    return Staged((NativeCall(program, arguments, results, tuple(outputs)),), results)
 
 
-def bridged(program: LoadedProgram, arguments: int, outputs: Sequence[TensorType]) -> Staged:
-    """A function that is one call of such a program."""
-    numbers = tuple(range(arguments + len(outputs)))
-    call = NativeCall(program, numbers[:arguments], numbers[arguments:], tuple(outputs))
-    return Staged((call,), numbers[arguments:])
+def _arrays(space: Space, types: Sequence[TensorType]) -> tuple[ForeignArray, ...]:
+    return tuple(
+        ForeignArray(BufferRef(space, at), type.dtype.name, type.shape, type.nbytes)
+        for at, type in enumerate(types)
+    )

@@ -26,6 +26,7 @@ from stagejit.base import enabling
 from stagejit.base.threads import collector, locks, other_threads
 from stagejit.base.threads.importing import importing
 from stagejit.runtime import gate
+from stagejit.runtime.compilations import running
 from stagejit.runtime.cpu import loader
 from stagejit.runtime.lowering import embedding
 from stagejit.runtime.lowering.staged import Request
@@ -59,7 +60,7 @@ def at_moments(meet: Callable[[Moment], None]) -> Callable[[FrameType, str, Any]
 TAKES_LOCKS = {
     module.__file__
     for module in (code_memory, collector, embedding, enabling, engine, gate, loader, locks)
-} | {pipeline.__file__, other_threads.__file__}
+} | {pipeline.__file__, running.__file__, other_threads.__file__}
 NOT_OURS = re.compile(
     r"/jax/_src/config\.py$|/threading\.py$|/concurrent/futures/|/llvmlite/binding/|/contextlib\.py$"
 )
@@ -104,7 +105,7 @@ def test_an_interrupt_at_any_moment_keeps_no_lock(profiled: None) -> None:
     finally:
         sys.setprofile(None)
     wanted = [moment for moment in moments if is_about_locks(moment)]
-    assert {pipeline.__file__, locks.__file__, enabling.__file__} <= {
+    assert {pipeline.__file__, running.__file__, locks.__file__, enabling.__file__} <= {
         moment[0].co_filename for moment in wanted
     }
     left, interrupts, scope = set(wanted), 0, enabling._scope._obj.get_local()

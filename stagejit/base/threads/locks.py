@@ -10,7 +10,7 @@ further up.
 1. Entries of JAX's caches that are being made: our compiler is called from inside of them.
 2. The entry of a program (`embedding._Entry`): one for each jaxpr, so its thread compiles alone.
 3. `importing`, then the import locks of Python's.
-4. `pipeline._one_at_a_time`. The step that traces the functions of other people goes without: it
+4. `running.one_at_a_time`. The step that traces the functions of other people goes without: it
    may wait for an entry of JAX's whose thread waits for us.
 5. `loader._programs_lock`: whoever comes first compiles what all programs need, and starts JAX.
 6. A claim on symbols (`Engine._once`): whoever waits for another's has let its own go.

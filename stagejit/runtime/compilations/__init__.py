@@ -1,1 +1,1 @@
-"""What functions were compiled for, and what is told of it."""
+"""How the steps of a compilation run, what they make, and what is told of it."""

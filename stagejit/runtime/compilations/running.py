@@ -1,0 +1,88 @@
+"""Runs the steps of a compilation: each once, in its turn, timed, and verified where that is asked.
+
+Input: steps, and what earlier ones made. Output: what they add to it. Invariant: what fails says in
+which step, and whose fault it is (`blaming.py`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from stagejit.base.blaming import blaming
+from stagejit.base.symbolic import Undecided
+from stagejit.base.threads.locks import new_rlock
+from stagejit.errors import InternalError, UnsupportedOpError
+from stagejit.graph.definition import OwnOp, declaring
+from stagejit.options import Options
+from stagejit.runtime.compilations.artifacts import Artifacts
+from stagejit.runtime.compilations.progress import Began
+from stagejit.runtime.gate import Gate, hold_across_forks
+from stagejit.runtime.lowering.staged import Request
+
+# Steps in Python take turns, since Python's own lock makes them do so anyway; what takes long
+# outside of it, LLVM in the step "load", goes on beside them. So does what calls JAX and functions
+# of other people: see Note [Order of locks]. A fork waits for all of them: what they use has locks,
+# too (JAX's caches; networkx, with Python 3.11's cached_property).
+one_at_a_time = new_rlock()
+hold_across_forks(one_at_a_time)  # after LLVM's gate: see Note [Order of hooks]
+tracing = Gate()
+
+C = TypeVar("C", bound=Artifacts)
+
+
+@dataclass(frozen=True)
+class Step(Generic[C]):
+    """A named step, the verifier of what it made, and what a thread takes while it runs."""
+
+    name: str
+    run: Callable[[C], None]
+    verify: Callable[[C], None] = lambda made: None
+    turn: Callable[[], AbstractContextManager[object]] = lambda: one_at_a_time
+
+
+def run_steps(
+    steps: Sequence[Step[C]],
+    until: str,
+    made: C,
+    again: Callable[[str, Options], None],
+    began: Began,
+) -> None:
+    """Run the steps up to one that have not run yet. again: does the same up to a step, from the
+    beginning, with other options. began: called with the name of each before it runs."""
+    if all(step.name != until for step in steps):
+        known = ", ".join(step.name for step in steps)
+        raise InternalError(f"there is no step {until!r}, but {known}", step="pipeline")
+    for step in steps:
+        if step.name not in made.seconds:
+            began(step.name)
+            with blaming(step.name, made.request.options, again):
+                _run(step, made)
+        if step.name == until:
+            break
+
+
+def _run(step: Step[C], made: C) -> None:
+    start = time.perf_counter()
+    with _for_all_sizes(step.name, made.request), step.turn():
+        step.run(made)
+    made.seconds[step.name] = time.perf_counter() - start
+    if made.request.options.verify:
+        with _for_all_sizes("verify", made.request):
+            step.verify(made)
+
+
+@contextmanager
+def _for_all_sizes(doing: str, request: Request) -> Iterator[None]:
+    """Symbolic sizes have graphs and plans, kernels do not. Kinds of extensions are known."""
+    try:
+        with declaring(request.options.parts_of(OwnOp)):
+            yield
+    except Undecided as undecided:
+        raise UnsupportedOpError(
+            f"cannot {doing} {request.name} for all sizes at once: {undecided}",
+            next_step="give arguments with numbers for sizes, as a call does",
+        ) from None
