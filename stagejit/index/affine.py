@@ -13,8 +13,7 @@ import math
 import threading
 import weakref
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar, TypeVar
+from typing import Any, TypeVar
 
 from stagejit.base.symbolic import Expr, at_most, is_multiple
 from stagejit.base.threads.locks import new_lock
@@ -97,20 +96,26 @@ class SplitNeeded(Exception):
         self.var, self.inner = var, inner
 
 
-@dataclass(frozen=True)
 class Affine:
-    """`const + sum(coeff * var)`; terms are sorted by variable and have no zero coefficients."""
+    """`const + sum(coeff * var)`; terms are sorted by variable and have no zero coefficients. It is
+    not changed, but no frozen dataclass: few objects are made as often, and that takes half."""
 
-    terms: tuple[tuple[Var, int], ...] = ()
-    const: int = 0
-    _hash: ClassVar[int | None] = None  # see Note [What objects remember] in `box.py`
+    __slots__ = ("_hash", "const", "terms")
+
+    def __init__(self, terms: tuple[tuple[Var, int], ...] = (), const: int = 0) -> None:
+        self.terms, self.const = terms, const
+        self._hash: int | None = None
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Affine):
+            return NotImplemented
+        return self.const == other.const and self.terms == other.terms
 
     def __hash__(self) -> int:
         """Kept: indices are keys of all that evaluates values."""
         known = self._hash
         if known is None:
-            known = hash((self.terms, self.const))
-            object.__setattr__(self, "_hash", known)
+            known = self._hash = hash((self.terms, self.const))
         return known
 
     def __reduce__(self) -> tuple[type[Affine], tuple[Any, ...]]:
@@ -124,25 +129,34 @@ class Affine:
     def __add__(self, other: Affine | int) -> Affine:
         if not isinstance(other, Affine):
             return Affine(self.terms, self.const + other) if other != 0 else self
-        if not self.terms or not other.terms:
-            return Affine(self.terms or other.terms, self.const + other.const)
+        if not other.terms:
+            return self + other.const
+        if not self.terms:
+            return other + self.const
+        const = self.const + other.const
+        if self.terms[-1][0].id < other.terms[0][0].id:  # as of axes from the first to the last
+            return _rejoined(self.terms + other.terms, const)
         coeffs = dict(self.terms)
         for var, coeff in other.terms:
             coeffs[var] = coeffs.get(var, 0) + coeff
-        return _make(coeffs, self.const + other.const)
+        terms = [term for term in coeffs.items() if term[1]]
+        return _rejoined(tuple(sorted(terms, key=lambda term: term[0].id)), const)
 
     def __sub__(self, other: Affine | int) -> Affine:
         return self + (other * -1 if isinstance(other, Affine) else -other)
 
     def __mul__(self, factor: int) -> Affine:
-        if factor == 0:
-            return Affine()
         if factor == 1:
             return self
-        return Affine(tuple((v, c * factor) for v, c in self.terms), self.const * factor)
+        if factor == 0:
+            return Affine()
+        return Affine(tuple([(v, c * factor) for v, c in self.terms]), self.const * factor)
 
     def coeff(self, var: Var) -> int:
-        return next((c for v, c in self.terms if v is var), 0)
+        for known, coeff in self.terms:
+            if known is var:
+                return coeff
+        return 0
 
     def vars(self) -> Iterable[Var]:
         return (v for v, _ in self.terms)
@@ -226,18 +240,12 @@ class Affine:
         return " + ".join([*parts, str(self.const)] if self.const or not parts else parts)
 
 
-def _make(coeffs: Mapping[Var, int], const: int) -> Affine:
-    terms = sorted(((v, c) for v, c in coeffs.items() if c), key=lambda term: term[0].id)
-    made = Affine(tuple(terms), const)
-    return _rejoin(made) if any(v.kind == "mod" for v, _ in terms) else made
-
-
-def _rejoin(affine: Affine) -> Affine:
+def _rejoined(terms: tuple[tuple[Var, int], ...], const: int) -> Affine:
     """c*d*(x // d) + c*(x % d)  -->  c*x"""
-    for mod, coeff in affine.terms:
+    for mod, coeff in terms:
         if mod.kind != "mod":
             continue
-        for div, factor in affine.terms:
+        for div, factor in terms:
             if (
                 div.kind == "div"
                 and div.divisor == mod.divisor
@@ -245,9 +253,9 @@ def _rejoin(affine: Affine) -> Affine:
                 and factor == coeff * mod.divisor
             ):
                 assert mod.operand is not None
-                rest = tuple((v, c) for v, c in affine.terms if v is not mod and v is not div)
-                return Affine(rest, affine.const) + mod.operand * coeff
-    return affine
+                rest = tuple((v, c) for v, c in terms if v is not mod and v is not div)
+                return Affine(rest, const) + mod.operand * coeff
+    return Affine(terms, const)
 
 
 def _require_split(rest: Affine, divisor: int) -> None:

@@ -170,23 +170,23 @@ def _starts(
     part: tuple[int, ...],
     first_start: int,
     start: DynamicStart,
-) -> tuple[Affine, ...]:
+) -> list[Affine | int]:
     """Offsets of a box; dynamic ones through `start`.
 
     whole: shape of the buffer; part: shape of the box; first_start: operand index of the first
     start.
     """
-    starts = []
+    starts: list[Affine | int] = []
     position = first_start
     for axis, offset in enumerate(op.attrs["offsets"]):
         if offset is not None:
-            starts.append(Affine((), offset))
+            starts.append(offset)
             continue
         stride = op.attrs["strides"][axis]
         room = whole[axis] - (max(part[axis] - 1, 0) * stride + 1) + 1
         starts.append(start(op, position, max(room, 1)))
         position += 1
-    return tuple(starts)
+    return starts
 
 
 def source_of_element(value: Value, index: Sequence[int]) -> tuple[Value, tuple[int, ...]] | None:
