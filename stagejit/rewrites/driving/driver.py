@@ -53,7 +53,9 @@ class LocalStep:
 
     def run(self, log: Log, options: Options) -> None:
         own = [each.rule for each in options.parts_of(OwnRule) if each.step == self.name]
-        rules = [rule for rule in (*self.rules, *own) if options.enabled(rule.name)]
+        has_weights = any(log.graph.bound)
+        asked = (rule for rule in (*self.rules, *own) if has_weights or not rule.weights)
+        rules = [rule for rule in asked if options.enabled(rule.name)]
         shares = self.sharing is not None and options.enabled(self.sharing.name)
         Worklist(log, rules, self.sharing if shares else None).run()
 

@@ -54,7 +54,7 @@ Function = Callable[[Graph, Op], Outcome]
 class Rule:
     """One rewrite. `name` is that of `Options(disable=...)`, `roots` the op kinds it looks at,
     `functions` those of a map, `of` the kinds that make their operand number `operand`; any where
-    there are none."""
+    there are none. `weights`: it is about those, and only asked of a graph that has some."""
 
     name: str
     roots: frozenset[str]
@@ -64,6 +64,7 @@ class Rule:
     counts: bool = False  # whether it asks the graph who else reads a value
     functions: frozenset[str] = frozenset()
     extension: Extension | None = None  # of which it is a part
+    weights: bool = False
 
     def fits(self, op: Op) -> bool:
         """Whether the kinds are those of the pattern."""
@@ -86,15 +87,19 @@ def rewrite(
     of: str = "",
     operand: int = 0,
     counts: bool = False,
+    weights: bool = False,
 ) -> Callable[[Function], Rule]:
     """Make a rule of a function `(graph, op) -> Value | declined(reason) | None`.
 
     roots: op kinds, separated by spaces. functions: those of a map, any by default. of: the kinds
         that make `operand` of it; any by default.
     counts: whether it asks who else reads a value, so that it is tried again when fewer do.
+    weights: whether it has nothing to say of a graph without weights.
     """
     kinds, producers, names = (frozenset(text.split()) for text in (roots, of, functions))
-    return lambda function: Rule(name, kinds, function, producers, operand, counts, names)
+    return lambda function: Rule(
+        name, kinds, function, producers, operand, counts, names, weights=weights
+    )
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -41,11 +41,9 @@ _ADDS = ("add", "sub")
 _MOST_ELEMENTS = 1 << 16  # of what a factor is computed from, to be evaluated while compiling
 
 
-@rewrite(NAME, roots="map", functions="mul div", counts=True)
+@rewrite(NAME, roots="map", functions="mul div", counts=True, weights=True)
 def scaled_product(graph: Graph, op: Op) -> Outcome:
     """map mul (conv %x, %w), (broadcast %s)  -->  conv %x, (map mul %w, (broadcast %s))"""
-    if not any(graph.bound):
-        return None
     for value, factor in _orders(op):
         if _product_behind(graph, value) is None or not is_known(graph, factor):
             continue
@@ -223,13 +221,13 @@ def weight_axis(product: Op, operand: int, axis: int) -> int | None:
     return parts[operand]
 
 
-@rewrite(NAME, roots="map", functions="add sub", counts=True)
+@rewrite(NAME, roots="map", functions="add sub", counts=True, weights=True)
 def summed_shifts(graph: Graph, op: Op) -> Outcome:
     """map add (map add (conv %x, %w), %a), %b  -->  map add (conv %x, %w), (map add %a, %b)
 
     For weights %a and %b. Of anything else this could undo what somebody adds and takes away again
     in order to round."""
-    if not any(graph.bound) or not op.result.type.dtype.is_float:
+    if not op.result.type.dtype.is_float:
         return None
     outer = _shift(graph, op)
     inner = outer and _shift(graph, outer[0].op)
@@ -257,10 +255,10 @@ def _shift(graph: Graph, op: Op) -> tuple[Value, Value, bool] | None:
     return None
 
 
-@rewrite(NAME, roots="map")
+@rewrite(NAME, roots="map", weights=True)
 def repeated_weights(graph: Graph, op: Op) -> Outcome:
     """map fn (broadcast %a), (broadcast %b)  -->  broadcast (map fn %a, %b), for weights"""
-    if not any(graph.bound) or not all(x.op.definition.repeats for x in op.operands):
+    if not all(x.op.definition.repeats for x in op.operands):
         return None
     if not is_determined(graph, op.result):
         return None
