@@ -12,7 +12,7 @@ the closed region, say which stores share a buffer, and which inputs lie in memo
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -33,6 +33,7 @@ class ClosedRegion:
     buffers: for each store the number of the buffer that it writes; stores of equal number share
         one. mutable: inputs that lie in memory which the kernel writes, or may write.
     calls: whether long functions are called; the key decides about it, see `shared_code`.
+    touched: what `costs.touched_nbytes` found, by the length of lines.
     """
 
     kind: str
@@ -44,6 +45,7 @@ class ClosedRegion:
     anchor: Op | None
     aligned: bool
     calls: bool = False
+    touched: dict[int, int] = field(default_factory=dict, init=False, repr=False)
 
     @property
     def anchor_op(self) -> Op:

@@ -57,6 +57,16 @@ def operations(op: Op) -> float:
 def touched_nbytes(region: ClosedRegion | Region, machine: Machine) -> int:
     """Bytes that cross memory, each once: what is read of inputs, which may be a slice of an array
     or some rows of a table, by whole lines; and what is stored, of a scatter its updates."""
+    if isinstance(region, Region):
+        return _touched_nbytes(region, machine.line_nbytes)
+    known = region.touched.get(machine.line_nbytes)
+    if known is None:
+        known = _touched_nbytes(region, machine.line_nbytes)
+        region.touched[machine.line_nbytes] = known
+    return known
+
+
+def _touched_nbytes(region: ClosedRegion | Region, line_nbytes: int) -> int:
     wanted = Counter[Value]()  # elements
     for store in region.stores:
         wanted[store.value] += store.value.type.size
@@ -67,7 +77,7 @@ def touched_nbytes(region: ClosedRegion | Region, machine: Machine) -> int:
             if known.is_elementwise:
                 read = made
             elif number == 0 and (known.is_view or known.is_gather):
-                read = _in_lines(made, _run(op), operand.type.dtype.itemsize, machine.line_nbytes)
+                read = _in_lines(made, _run(op), operand.type.dtype.itemsize, line_nbytes)
             wanted[operand] = min(wanted[operand] + read, operand.type.size)
     read = sum(wanted[value] * value.type.dtype.itemsize for value in region.inputs)
     return read + sum(map(_stored_nbytes, region.stores))
