@@ -8,6 +8,7 @@ a rewrite changes these in place, together with the operands of one op.
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence, Set
+from operator import attrgetter
 from typing import Any
 
 import networkx as nx
@@ -111,7 +112,10 @@ def copied(
 
 
 def _in_order(ops: Set[Op]) -> list[Op]:
-    """Operands before users."""
+    """Operands before users, otherwise the oldest first."""
+    oldest_first = sorted(ops, key=attrgetter("id"))
+    if all(value.op.id < op.id for op in oldest_first for value in op.operands):
+        return oldest_first  # as they were made
     graph: nx.DiGraph[Op] = nx.DiGraph()
     graph.add_nodes_from(ops)
     for op in ops:

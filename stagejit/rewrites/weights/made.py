@@ -90,7 +90,7 @@ def packed(source: Source, layout: Layout) -> Made:
 def made_as(graph: Graph, value: Value, views: Views, weights: tuple[Weight, ...]) -> Made:
     """Views of a value of `graph`, which has nothing else."""
     graph.set_outputs([value])
-    base = as_text(graph)
+    base = as_text(graph) if views else None
     graph.set_outputs([applied(graph, value, views)])
     return Made(graph, weights, base=base, views=views)
 

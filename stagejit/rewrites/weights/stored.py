@@ -12,6 +12,7 @@ halves of an axis that is summed over, or of a panel, so that a vector of bytes 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -25,6 +26,7 @@ from stagejit.types import TensorType, bf16, f32, i8, u8
 
 _LARGEST = {"int8": 127, "int4": 7}
 _LEAST_SCALE = 2.0**-126  # the smallest normal number of f32
+_LARGE = 2.0**100  # up to here weights have one answer to whether they stay finite
 _NIBBLE, _ZERO = 4, 8
 _PANELS_FROM = 1 << 18  # elements of a matrix
 _WIDTHS = (128, 64, 32)  # columns of a panel
@@ -150,6 +152,11 @@ def stays_finite(form: str, largest: float, paired: bool = True) -> bool:
     """Whether finite numbers up to this magnitude are still finite once they are restored: smaller
     ones are if the largest is, as no rounding changes an order. paired: whether it is summed over
     an axis of which two may be in a byte."""
+    return _stays_finite(form, max(largest, _LARGE), paired)
+
+
+@functools.lru_cache(maxsize=64)
+def _stays_finite(form: str, largest: float, paired: bool) -> bool:
     graph = Graph("largest")
     value = graph.add_input("w", TensorType(f32, (2,)))
     graph.set_outputs([narrowed(graph, value, form, (), 0 if paired else None).restored(graph)])
