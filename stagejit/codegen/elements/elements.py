@@ -226,20 +226,20 @@ class Elements(Rows):
     def _fetch(self, value: Value, memory: Memory, offset: Affine) -> Register:
         coeff, uniform, varying = self.split(offset)
         lanes, mask, tile = self.position.lanes, self.position.mask, self.position.tile
-        buffer = memory.buffer
+        buffer, some = memory.buffer, self.position.wanted is not None
         if not coeff and not varying:
             return self.b.load(buffer, self.scalar_index(uniform))
-        if self.machine is not None and (varying or self.position.wanted is not None):
+        if self.machine is not None and (varying or some):
             room = value.type.room - memory.base
             picks = from_rows(self, buffer, offset, room, self.machine)
             if picks is not None:
                 return picks
-        if varying or coeff not in (1, -1):
+        if varying or coeff not in (1, -1) or some:
             square = tile and not varying and not self.position.within
             if tile and square and uniform.coeff(tile.var) in (1, -1):
                 return self._transposed(value, memory, uniform, coeff, tile)
             if (
-                not varying
+                not (varying or some)
                 and (used := self.used_lanes()) is not None
                 and is_dealt(coeff, lanes, shared=coeff == self.position.stride)
             ):
@@ -253,7 +253,8 @@ class Elements(Rows):
             if varying and not coeff and (width := self._table_width(buffer, varying)):
                 return looked_up(self, buffer, uniform, varying, width)
             room = value.type.room - memory.base if buffer.elem.bits < 32 else 0
-            return self.b.gather(buffer, self._lane_offset(offset), mask=mask, room=room)
+            places, mask = self.of_wanted(self._lane_offset(offset)), mask and self.of_wanted(mask)
+            return self.b.gather(buffer, places, mask=mask, room=room)
         if coeff == 1:
             aligned, at = self.alignment(buffer, memory.base, uniform), self.scalar_index(uniform)
             loaded = self.b.load(buffer, at, lanes, mask=mask, alignment=aligned)

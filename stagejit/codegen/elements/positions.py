@@ -191,6 +191,14 @@ class Positions(Walk[Register]):
         used = self.used_lanes()
         return None if used is None else frozenset(range(used))
 
+    def of_wanted(self, register: Register) -> Register:
+        """In a lane that nobody wants, whose place may be beyond the memory, what another has."""
+        wanted = self.position.wanted
+        if wanted is None:
+            return register
+        of = [lane if lane in wanted else min(wanted) for lane in range(self.position.lanes)]
+        return self.b.shuffle(register, None, of)
+
     def by_lanes(self, affine: Affine) -> tuple[Affine, list[int]] | None:
         """What is the same for all lanes of an index, and what each adds, where the vector stands
         at a number and nothing else is read; None elsewhere. See Note [Whole vectors of rows]."""

@@ -112,6 +112,8 @@ class Window:
         along = [axis for axis, part in enumerate(self.first) if elements.varies(part)]
         if not lanes or len(along) != 1 or chooses(self.op):
             return None
+        if elements.position.wanted is not None:
+            return None  # a line may begin before the memory, at a lane that nobody wants
         if any(self._place(self.first, axis)[1] > 1 for axis in self.open):
             return None
         (axis,) = along

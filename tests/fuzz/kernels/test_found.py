@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import itertools
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -12,7 +14,7 @@ from stagejit.dispatch.regions import regions_of
 from stagejit.graph.text.parser import parse
 from tests.dispatches import dispatches_of
 from tests.fuzz.kernels.case import Setting, read_case
-from tests.fuzz.kernels.check import Caches, jobs_of
+from tests.fuzz.kernels.check import Caches, Job, jobs_of
 from tests.fuzz.kernels.targets import ALL, find_targets
 from tests.fuzz.kernels.verdict import Runner
 
@@ -78,3 +80,66 @@ def test_lanes_meet_in_one_order_on_all_targets(name: str) -> None:
         made = list(jobs_of(case, Caches(targets.cpus), targets.names))
         assert runner.run(made) == []
     assert runner.interpreted.total() >= 8
+
+
+ROWS_MODULO = """
+graph @case(%x0: f32[{rows},{width}]) {{
+  %0: f32[] = const 2.0
+  %1: f32[{rows},{whole}] = fill %0
+  %2: f32[2,{rows},{width}] = broadcast %x0 axes=(1, 2)
+  %3: f32[{twice},{width}] = reshape %2
+  %4: f32[{rows},{width}] = extract_slice %3 at (1, 0)
+  %5: f32[{rows},{whole}] = overlay %4 into %1 at (0, {low})
+  %6: f32[{rows},{whole}] = map mul %5, %5
+  return %6
+}}
+"""
+WINDOWS = """
+graph @case(%x0: f32[{rows},{width}]) {{
+  %0: f32[] = const 2.0
+  %1: f32[{rows},{whole}] = fill %0
+  %2: f32[{rows},{made}] = window {fn} %x0 dilation=(1, 1) padding=((1, 0), ({pad}, {pad})) sizes=(2, {size}) strides=(1, 1)
+  %3: f32[{rows},{whole}] = overlay %2 into %1 at (0, {low})
+  %4: f32[{rows},{whole}] = map mul %3, %3
+  return %4
+}}
+"""  # noqa: E501
+
+
+def rows_modulo() -> Iterator[str]:
+    """Rows found modulo their number: nobody knows where lanes lie before a kernel runs."""
+    sizes = ((20, 12, 2), (20, 6, 1), (6, 5, 2), (10, 3, 2), (12, 7, 1), (9, 2, 3))
+    for rows, width, more in sizes:
+        for low in {0, 1, more}:
+            yield ROWS_MODULO.format(
+                rows=rows, width=width, whole=width + more, twice=2 * rows, low=low
+            )
+
+
+def windows() -> Iterator[str]:
+    """Windows along a line, which begins with what the first lane sees."""
+    sizes = itertools.product((3, 7, 12, 17), (2, 3), (0, 1), (0, 1, 2), ("add", "max"))
+    for width, size, pad, low, fn in sizes:
+        made = width - size + 1 + 2 * pad
+        yield WINDOWS.format(
+            rows=2, width=width, size=size, pad=pad, low=low, fn=fn, made=made, whole=made + 2
+        )
+
+
+@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("drawn", [rows_modulo, windows])
+def test_lanes_beneath_a_border_read_nothing(name: str, drawn: Callable[[], Iterator[str]]) -> None:
+    """Those that have no element of the upper array asked for what is before or behind it."""
+    if name == "avx512" and not Target.host().has_avx512:
+        pytest.skip("Bochs takes seconds to start")
+    targets = find_targets((name,))
+    if not targets.names:
+        pytest.skip(targets.skipped[name])
+    runner, caches = Runner(targets), Caches(targets.cpus)
+    made: list[Job] = []
+    for text in drawn():
+        for rewrites in (True, False):
+            case = read_case(text, Setting(disable=("border-buffers",), rewrites=rewrites))
+            made += jobs_of(case, caches, targets.names)
+    assert runner.run(made) == []
+    assert runner.interpreted.total() >= 20

@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
+from stagejit.errors import VerificationError
 from tests.fuzz.kernels.case import Case, draw_case
 from tests.fuzz.kernels.check import Caches, CaseFault, Job, jobs_of
 from tests.fuzz.kernels.choices import Choices
@@ -32,8 +33,8 @@ _CHILD_SECONDS = 60
 @dataclass(frozen=True)
 class Fault:
     """kind: "value", "stray" (a write where nothing belongs), "bits" (machine code does something
-    else than the interpreter of the loop-nest IR), "key" (the kernel of another region), "raises"
-    or "crash"."""
+    else than the interpreter of the loop-nest IR, or what that refuses), "key" (the kernel of
+    another region), "raises" or "crash"."""
 
     kind: str
     target: str
@@ -129,7 +130,10 @@ class Runner:
     def _against_interpreter(self, job: Job, after: Array) -> str:
         """Its scratch is full of something else at first: nothing that is stored depends on it."""
         self.interpreted[job.target] += 1
-        image = interpreted(job, self._targets.cpus[job.target], ~job.frame.poison & 0xFF)
+        try:
+            image = interpreted(job, self._targets.cpus[job.target], ~job.frame.poison & 0xFF)
+        except VerificationError as error:
+            return str(error)
         return difference(job, image, after)
 
 
