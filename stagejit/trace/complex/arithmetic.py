@@ -33,7 +33,7 @@ def square(x: Pair) -> Pair:
 def one_minus_square(x: Pair) -> Pair:
     """1 - x**2 as (1 + x) * (1 - x), which keeps the digits that squaring near 1 rounds away."""
     a, b = x
-    return product((a + 1, b), (-(a - 1), -b))
+    return product((a + 1, b), (1 - a, 0 - b))
 
 
 def one_minus(real: Value, emit: Emitter) -> Real | None:
@@ -47,7 +47,7 @@ def one_minus(real: Value, emit: Emitter) -> Real | None:
     if less.operands != more.operands or any(x.attrs.get("fn") != "abs" for x in sizes):
         return None
     a, b = (Real(emit, x.operands[0]) for x in sizes)
-    return (a + 1) * -(a - 1) + b * b
+    return (a + 1) * (1 - a) + b * b
 
 
 def quotient(x: Pair, y: Pair) -> Pair:

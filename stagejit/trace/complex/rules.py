@@ -69,7 +69,8 @@ def _sub(emit: Emitter, site: Site, x: Value, y: Value) -> Value:
     if real is None:
         return _linear(emit, site, x, y)
     imaginary = Real(emit, part_of(emit, square, 1))
-    return of_pair((real, -imaginary) if one is x else (-real, imaginary))
+    # What is taken from 0 leaves no -0.
+    return of_pair((real, 0 - imaginary) if one is x else (0 - real, imaginary))
 
 
 def _is_one(x: Value) -> bool:

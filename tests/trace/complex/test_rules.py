@@ -163,6 +163,20 @@ def test_near_one_nothing_is_lost_to_a_square(name: str) -> None:
     assert (abs(made - expected) / abs(expected)).max() < 1e-6
 
 
+@pytest.mark.parametrize("name", ["square", "product", "power", "the other way"])
+def test_zeros_of_what_is_taken_from_one_have_a_sign(name: str) -> None:
+    """It says on which side of a cut the root lies, or the derivative of an arc function."""
+    sizes = np.array([0, 0.5, 1, 2, 3.28, 1e-20], np.float32)
+    parts = np.concatenate([sizes, -sizes])
+    z = np.empty((12, 12), np.complex64)
+    z.real, z.imag = np.meshgrid(parts, parts)
+    expected = z * z - 1 if name == "the other way" else 1 - z * z
+    made = np.asarray(stagejit.jit(NEAR_ONE[name], options=VERIFYING)(z))
+    for ours, wanted in ((made.real, expected.real), (made.imag, expected.imag)):
+        zero = wanted == 0
+        np.testing.assert_array_equal(np.signbit(ours[zero]), np.signbit(wanted[zero]))
+
+
 SQUARES: dict[str, Callable[[Any], Any]] = {
     "square": jnp.square,
     "product": lambda z: z * z,
