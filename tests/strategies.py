@@ -21,11 +21,15 @@ import numpy as np
 from hypothesis import strategies as st
 from jax import lax
 
-from tests.steps import STEPS
+from tests.steps import control, elementwise, movement, sums
 
 FLOATS = ("float32", "float32", "float32", "bfloat16", "float16")
 INTEGERS = ("int32", "int32", "uint8", "int8", "uint32")
 SIZES = (1, 2, 3, 4, 5, 7, 0, 17)
+# Each step adds one line: it reads values of the program so far and returns the text of a new one,
+# and whether all correct evaluations agree on its bits; None where no value fits.
+STEPS = (*elementwise.STEPS, *movement.STEPS, *sums.STEPS, *control.STEPS)
+Made = tuple[str, bool] | None
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,8 @@ import stagejit
 from stagejit.graph.meaning.interpreter import interpret
 from stagejit.options import Options
 from stagejit.schedule.plans.plan import Access, Plan
+from tests.acceptance.dense_blocks import dense_block, images, weights_of
 from tests.acceptance.running import f32, same
-from tests.acceptance.test_multi_consumer import dense_block, images, weights_of
 from tests.schedule.executor import POISON, Executor
 from tests.schedule.machine import Concurrent, Machine
 from tests.schedule.mutations import check_mutations, mutations

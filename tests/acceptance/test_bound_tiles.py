@@ -16,8 +16,8 @@ from stagejit.extending import cpu
 from stagejit.options import Options
 from stagejit.pipeline import Compilation
 from stagejit.schedule.plans.parser import parse_plan
+from tests.acceptance.dense_blocks import dense_block, weights_of
 from tests.acceptance.running import f32, same
-from tests.acceptance.test_multi_consumer import dense_block, weights_of
 
 pytestmark = pytest.mark.native
 VERIFIED = Options(verify=True, cache_dir="")

@@ -11,6 +11,7 @@ from tests.sampling import keep_some
 
 _HERE = Path(__file__).parent
 _EVERY = 48
+_APART = {"driver", "pycuda"}  # folders of tests that compile little
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -18,4 +19,5 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _has_parameters(item: pytest.Item) -> bool:
-    return item.path.parent == _HERE and getattr(item, "callspec", None) is not None
+    here = _HERE in item.path.parents and _APART.isdisjoint(item.path.relative_to(_HERE).parts)
+    return here and getattr(item, "callspec", None) is not None

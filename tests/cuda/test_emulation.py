@@ -13,14 +13,12 @@ from stagejit.codegen.ir.grid.builder import GridBuilder
 from stagejit.codegen.ir.grid.matrix_tiles import M16N8K8_TF32
 from stagejit.codegen.ir.interpreter.grid import simulate
 from stagejit.codegen.ir.nodes import F32, I64, Function
-from tests.codegen.ir.grid.test_simulator import (
+from tests.codegen.ir.grid.kernels import block_sum, histogram, product
+from tests.codegen.ir.grid.test_simulated_faults import (
     barrier_in_a_loop_of_some,
     barrier_in_an_arm,
-    block_sum,
     exchange_in_half_a_warp,
-    histogram,
     outside_shared_memory,
-    product,
 )
 from tests.cuda.checked import Array, require_same
 from tests.cuda.emulated import ORDERS, EmulationError, emulate

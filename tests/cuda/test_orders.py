@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 
-from tests.codegen.ir.grid import test_simulator
+from tests.codegen.ir.grid import kernels
+from tests.codegen.ir.grid.test_simulated_ops import (  # noqa: F401  collected here once more
+    test_one_thread_wins_each_swap,
+)
 from tests.codegen.ir.grid.test_simulator import (  # noqa: F401  collected here once more
     test_a_histogram,
-    test_one_thread_wins_each_swap,
 )
 from tests.cuda.emulated import ORDERS, emulate
 
@@ -22,4 +24,4 @@ def _in_order(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
     def simulate(*args: Any, order: Any = None, **how: Any) -> None:
         in_order(*args, **how)
 
-    monkeypatch.setattr(test_simulator, "simulate", simulate)
+    monkeypatch.setattr(kernels, "simulate", simulate)

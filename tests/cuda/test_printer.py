@@ -15,7 +15,7 @@ from stagejit.codegen.ir.interpreter.arithmetic import DTYPES
 from stagejit.codegen.ir.nodes import BF16, F16, F32, F64, I1, I8, I32, I64, Type, Value
 from stagejit.codegen.ir.shared_code import INLINED, called, repeats_code, shared
 from stagejit.errors import InternalError
-from tests.codegen.ir.grid.test_simulator import block_sum
+from tests.codegen.ir.grid.kernels import block_sum
 from tests.cuda.checked import checked
 
 SCALED = """\

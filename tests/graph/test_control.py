@@ -19,7 +19,7 @@ from stagejit.graph.text.parser import parse
 from stagejit.graph.text.printer import as_text
 from stagejit.graph.verifier import verify
 from stagejit.trace.translate import graph_of
-from tests.test_loops import CASES, IDS
+from tests.loops.programs import CASES, IDS
 
 SCAN = """graph @f(%c: f32[3], %x: f32[4,3], %w: f32[3]) {
   %0: f32[3], %1: f32[4,3] = loop %c, %x, %w carries=1 reverse=false trip=4 xs=1

@@ -14,7 +14,7 @@ from stagejit.graph.verifier import verify
 from stagejit.rewrites.cloning import copied
 from stagejit.trace.translate import graph_of
 from stagejit.types import TensorType, f32
-from tests.test_loops import CASES, IDS
+from tests.loops.programs import CASES, IDS
 
 
 def bodies(graph: Graph) -> list[Graph]:

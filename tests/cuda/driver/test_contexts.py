@@ -14,7 +14,7 @@ import pytest
 
 from stagejit.codegen.cuda.text.printer import cuda_source
 from stagejit.runtime.cuda.code import nvrtc
-from tests.codegen.ir.grid.test_simulator import block_sum
+from tests.codegen.ir.grid.kernels import block_sum
 from tests.cuda.driver import build
 from tests.cuda.driver.client import Client, DriverError
 

@@ -21,7 +21,7 @@ from stagejit.options import Options
 from stagejit.runtime.cuda.driver import Source
 from stagejit.runtime.cuda.drivers import using
 from stagejit.runtime.cuda.pycuda import PyCudaDriver
-from tests.codegen.ir.grid import test_simulator
+from tests.codegen.ir.grid import kernels
 from tests.cuda import test_convolutions, test_grid_kernels, test_maps, test_products
 from tests.cuda.checked import Array, require_same
 from tests.cuda.emulated import NAME
@@ -59,7 +59,7 @@ def _on_device(of_module: PyCudaDriver, monkeypatch: pytest.MonkeyPatch) -> Any:
 
     for module in _OF_FUNCTIONS:
         monkeypatch.setattr(module, "run", run)
-    monkeypatch.setattr(test_simulator, "simulate", launched)
+    monkeypatch.setattr(kernels, "simulate", launched)
     with using(of_module):
         yield
 

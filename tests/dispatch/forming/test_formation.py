@@ -1,8 +1,7 @@
-"""What becomes one dispatch: each program says how many, and each refusal has its reason."""
+"""What becomes one dispatch: each program says how many, and no switch changes values."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -11,25 +10,10 @@ import numpy as np
 import pytest
 from jax import lax
 
-from stagejit.dispatch.groups.chains import LONGEST_CHAIN
 from stagejit.graph.text.parser import parse
-from stagejit.options import SWITCHES, Options
-from stagejit.schedule.plans.plan import Plan
+from stagejit.options import SWITCHES
+from tests.dispatch.forming.fusing import Fn, f32, kinds, off
 from tests.schedule.planning import check, check_graph
-
-Fn = Callable[..., Any]
-
-
-def f32(*shape: int) -> Any:
-    return np.random.default_rng(0).standard_normal(shape).astype(np.float32)
-
-
-def off(*names: str) -> Options:
-    return Options(disable=names)
-
-
-def kinds(plan: Plan) -> list[str]:
-    return [dispatch.kind for dispatch in plan.dispatches]
 
 
 def layernorm(x: Any, g: Any) -> Any:
@@ -189,134 +173,6 @@ def test_fuse_rows_off_is_more_dispatches() -> None:
     assert kinds(check(fn, *args, options=off("fuse-rows"))).count("reduce") == 2
 
 
-REFUSED: dict[str, tuple[Fn, tuple[Any, ...], str, str]] = {
-    "computed places": (
-        lambda a, b, i: (a @ b)[i] * 2,
-        (f32(8, 9), f32(9, 7), np.array([1, 5], np.int32)),
-        "fuse-epilogues",
-        "gather reads elements of contract at computed places",
-    ),
-    "a part": (
-        lambda a, b: (a @ b)[2:4] * 2,
-        (f32(8, 9), f32(9, 7)),
-        "fuse-epilogues",
-        "extract_slice takes a part of the results of contract",
-    ),
-    "an offset": (
-        lambda x, y: lax.dynamic_slice(y, (jnp.argmax(x),), (3,)) * 2,
-        (f32(8), f32(9)),
-        "fuse-epilogues",
-        "the offset of extract_slice depends on reduce",
-    ),
-    "out of the space": (
-        lambda a, b, c: jnp.tanh((a @ b)[None] + c),
-        (f32(8, 9), f32(9, 7), f32(5, 8, 7)),
-        "fuse-epilogues",
-        "broadcast gives it another shape than the loops over contract",
-    ),
-    "different elements": (
-        lambda a, b: (lambda y: y + y.T)(a @ b),
-        (f32(8, 9), f32(9, 8)),
-        "fuse-epilogues",
-        "one result of it needs two different elements of contract",
-    ),
-    "other rows": (
-        lambda x, y: x.sum(1)[None, None] + y,
-        (f32(8, 9), f32(3, 4, 8)),
-        "fuse-epilogues",
-        "its shape is neither that of the rows nor of the results of reduce",
-    ),
-    "repetition": (
-        lambda x: jnp.broadcast_to(x.sum(1)[:, None], (8, 5)),
-        (f32(8, 9),),
-        "fuse-epilogues",
-        "it uses elements of a row more than once",
-    ),
-    "permutation": (
-        lambda x: x.sum(2).T * 2,
-        (f32(8, 7, 9),),
-        "fuse-epilogues",
-        "it needs another order of the elements of reduce",
-    ),
-    "a map of another shape": (
-        lambda x: (lambda y: (y, y.reshape(3, 200) + 1))(jnp.tanh(x)),
-        (f32(600),),
-        "fuse-producers",
-        "its shape is not that of what the dispatch computes",
-    ),
-    "a later dispatch": (
-        lambda a, b, c: (lambda y: y + (y @ c)[:, :1])(a @ b),
-        (f32(8, 8), f32(8, 8), f32(8, 8)),
-        "fuse-epilogues",
-        "another of its operands is made from contract in a dispatch between the two",
-    ),
-    "few rows": (
-        lambda x: x / jnp.sum(x),
-        (f32(300, 300),),
-        "fuse-rows",
-        "1 rows of 90000 elements: too few for all cores, if one dispatch goes over them twice",
-    ),
-    "long rows": (
-        lambda x: x / jnp.sum(x, 1, keepdims=True),
-        (f32(8, 70000),),
-        "fuse-rows",
-        "a row takes 280000 bytes, over 262144: a second pass would read it from memory, not from "
-        "a cache",
-    ),
-    "a gather as an operand": (
-        lambda x, i, w: x[i] @ w,
-        (f32(50, 4), np.array([1, 7], np.int32), f32(4, 3)),
-        "fuse-producers",
-        "a gather is done once",
-    ),
-    "a transcendental as an operand": (
-        lambda a, b: jnp.tanh(a) @ b,
-        (f32(8, 9), f32(9, 7)),
-        "fuse-producers",
-        "tanh is evaluated once for each element",
-    ),
-    "many flops as an operand": (
-        lambda a, b: (a / 3 * (a + 1) / (a * a + 2)) @ b,
-        (f32(8, 9), f32(9, 7)),
-        "fuse-producers",
-        "flops an element, more than once where contract packs",
-    ),
-    "a transcendental twice": (
-        lambda a, b: a + jnp.exp(b),
-        (f32(900, 8), f32(8)),
-        "fuse-producers",
-        "exp would be evaluated 900 times an element",
-    ),
-    "dear to repeat": (
-        lambda a, b: a + (b * 3 + 1) * b,
-        (f32(9000, 64), f32(64)),
-        "fuse-producers",
-        "cheaper stored than evaluated 9e+03 times an element",
-    ),
-    "epilogues disabled": (
-        lambda a, b: a @ b + 1,
-        (f32(8, 9), f32(9, 7)),
-        "fuse-epilogues",
-        "fuse-epilogues is disabled",
-    ),
-    "rows disabled": (
-        lambda x: (x.sum(1), x.max(1)),
-        (f32(8, 9),),
-        "fuse-rows",
-        "fuse-rows is disabled",
-    ),
-}
-
-
-@pytest.mark.parametrize("name", REFUSED)
-def test_dont_fuse(name: str) -> None:
-    fn, args, switch, reason = REFUSED[name]
-    options = off(reason.split()[0]) if reason.endswith("disabled") else Options()
-    plan = check(fn, *args, options=options)
-    declined = [d for d in plan.decisions if not d.applied and d.rewrite == switch]
-    assert any(reason in decision.reason for decision in declined), "\n".join(map(str, declined))
-
-
 def test_decisions_name_the_users_line() -> None:
     plan = check(*FUSED["softmax"][:1], *FUSED["softmax"][1])
     applied = [d for d in plan.decisions if d.rewrite == "fuse-rows" and d.applied]
@@ -335,83 +191,6 @@ def test_transcendentals_are_applied_where_the_product_stores() -> None:
 
     plan = check(mlp, f32(8, 9), f32(9, 7), f32(7, 3))
     assert [d.ops for d in plan.dispatches] == [("contract", "tanh"), ("contract",)]
-
-
-def test_long_chains_are_cut() -> None:
-    def chain(x: Any) -> Any:
-        for _ in range(300):
-            x = jnp.abs(x) + 1
-        return x
-
-    plan = check(chain, f32(7))
-    assert len(plan.dispatches) == -(-600 // LONGEST_CHAIN)
-    reasons = {d.reason for d in plan.decisions if not d.applied}
-    assert f"{LONGEST_CHAIN} ops in a row are too many for one dispatch" in reasons
-    assert "map has as many ops behind it as one dispatch may have" in reasons
-
-
-def test_long_chains_of_rows_are_cut_where_nothing_is_evaluated_again() -> None:
-    """What is behind the cut is reduced by a dispatch of its own, which reads what is before it."""
-
-    def chain(x: Any) -> Any:
-        for k in range(100):
-            mean = x.mean(-1, keepdims=True)
-            x = (x - mean) / jnp.sqrt(((x - mean) ** 2).mean(-1, keepdims=True) + 1) * (k + 3) + x
-        return x
-
-    plan = check(chain, f32(3, 5))
-    assert [len(d.reads) for d in plan.dispatches] == [1] * len(plan.dispatches)
-    assert sum(d.ops.count("square") for d in plan.dispatches) == 100
-    assert sum(d.ops.count("div") for d in plan.dispatches) == 300
-    reasons = {d.reason for d in plan.decisions if not d.applied}
-    assert "reduce has as many ops behind it as one dispatch may have" in reasons
-
-
-def test_long_chains_are_cut_where_nothing_is_evaluated_again() -> None:
-    """Three ops read each value of the chain: cut behind them, each would need all before it."""
-
-    def chain(x: Any) -> Any:
-        for k in range(150):
-            x = jnp.where(x > k, x - 1, jnp.maximum(x * 0.5, 0.1 * k))
-        return x
-
-    plan = check(chain, f32(7))
-    floats = [op for d in plan.dispatches for op in d.ops if op in ("gt", "sub", "mul", "max")]
-    assert len(floats) == 4 * 150
-    assert all(len(d.writes) == 1 for d in plan.dispatches)
-
-
-def test_a_chain_that_fits_is_not_cut_where_it_is_shared() -> None:
-    def chain(x: Any) -> Any:
-        for _ in range(75):
-            x = jnp.abs(x) * 0.5 + x
-        return x
-
-    assert kinds(check(chain, f32(7))) == ["map"]
-
-
-def test_long_epilogues_are_cut() -> None:
-    def chain(x: Any, w: Any) -> Any:
-        x = x @ w
-        for _ in range(200):
-            x = jnp.abs(x) + 1
-        return x
-
-    plan = check(chain, f32(7, 7), f32(7, 7))
-    assert kinds(plan) == ["contract", "map"]
-
-
-def test_diamonds_of_refused_consumers_take_no_exponential_time() -> None:
-    def chain(x: Any) -> Any:
-        y = x.sum()
-        for _ in range(80):
-            y = y * 0.5 + y
-        z = jnp.broadcast_to(x.sum(0), x.shape)
-        for _ in range(80):
-            z = z * 0.5 + z
-        return y, z
-
-    assert check(chain, f32(200, 300)).dispatches
 
 
 def test_decisions_say_where_producers_are_evaluated() -> None:

@@ -20,7 +20,7 @@ from tests.calls import calls_of
 Program = Callable[..., Any]
 X = jax.ShapeDtypeStruct((8, 512, 16), jnp.float32)
 W = jax.ShapeDtypeStruct((8, 16, 16), jnp.float32)
-# As in test_scaling: a little is bounded by something else than the program.
+# As in tests/scaling: a little is bounded by something else than the program.
 MOST_GROWTH = 1.3
 
 

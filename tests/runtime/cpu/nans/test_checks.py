@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -23,32 +22,7 @@ from stagejit.runtime.hosting.program import HostProgram
 from stagejit.runtime.hosting.program_steps import BufferRef
 from stagejit.schedule.plans.plan import Access, Buffer
 from stagejit.types import dtype_named
-
-CHECKED = stagejit.Options(check_nans=True)
-EACH = stagejit.Options(check_nans=True, disable=("fuse-producers", "fuse-epilogues", "fuse-rows"))
-
-
-def error_of(function: Callable[..., Any], *args: Any, options: stagejit.Options = CHECKED) -> str:
-    """What the call says; empty where it does not fail."""
-    staged = stagejit.jit(function, options=options)
-    try:
-        jax.block_until_ready(staged(*args))
-    except (ValueError, jax.errors.JaxRuntimeError) as error:
-        return str(error)
-    return ""
-
-
-def first_line(text: str) -> str:
-    return text.split("\n")[0]
-
-
-def line_of(text: str, source: str, file: str = __file__) -> bool:
-    """Whether the error shows the line of this file, or another, with such a comment."""
-    with open(file, encoding="utf-8") as lines:
-        numbers = [at for at, line in enumerate(lines, 1) if line.rstrip().endswith(f"# {source}")]
-    (number,) = numbers
-    name = os.path.basename(file)
-    return f"{name}:{number} " in text or f"{name}:{number}\n" in text
+from tests.runtime.cpu.nans.checked import CHECKED, EACH, PASSING_BY, error_of, line_of
 
 
 def test_the_dispatch_its_ops_and_its_lines_are_named() -> None:
@@ -59,7 +33,7 @@ def test_the_dispatch_its_ops_and_its_lines_are_named() -> None:
     text = error_of(f, jnp.ones((4, 4)), -jnp.ones((4, 4)), options=EACH)
     assert "made the first NaN" in text
     assert "(map: log)" in text
-    assert line_of(text, "log of negatives")
+    assert line_of(text, "log of negatives", __file__)
     assert "came in" not in text
     assert not error_of(f, jnp.ones((4, 4)), jnp.ones((4, 4)))
 
@@ -90,13 +64,6 @@ def arguments(dtype: str = "float32") -> tuple[Any, Any]:
     bad = good.copy()
     bad[7, 7] = -1
     return jnp.asarray(good, dtype), jnp.asarray(bad, dtype)
-
-
-@pytest.fixture(autouse=True)
-def dirty_arenas() -> None:
-    """Memory of earlier calls is full of NaN."""
-    x = jnp.full((64, 64), jnp.nan)
-    stagejit.jit(lambda x: jnp.sort(jnp.sin(x), 0) @ jnp.cos(x))(x).block_until_ready()
 
 
 @pytest.mark.parametrize("name", MAKERS)
@@ -137,7 +104,7 @@ def test_turns_of_loops() -> None:
 
     text = error_of(f, jnp.ones(5))
     assert re.search(r"@loop\.\d+/", text)
-    assert line_of(text, "the fourth turn")
+    assert line_of(text, "the fourth turn", __file__)
     assert error_of(lambda x: f(x + 1000.0), jnp.ones(5)) == ""
 
 
@@ -168,79 +135,6 @@ def test_gradients() -> None:
     assert error_of(jax.grad(f), jnp.ones(7)) == ""
 
 
-def test_what_was_nan_before_is_named() -> None:
-    def f(x: Any, unused: Any, w: Any) -> Any:
-        return jnp.sin(x) + w, unused
-
-    nan, one = jnp.full(5, jnp.nan), jnp.ones(5)
-    assert "came in by argument `w`" in first_line(error_of(f, one, one, nan))
-    assert "came in by argument `x`" in first_line(error_of(f, nan, one, nan))
-
-    def masked(x: Any) -> Any:
-        return jnp.where(jnp.isnan(x), 0.0, x)
-
-    assert error_of(masked, nan) == ""
-
-
-def test_donated_arguments_are_looked_at_before() -> None:
-    staged = stagejit.jit(lambda x: jnp.sqrt(x), options=CHECKED, donate_argnums=0)
-    with pytest.raises((ValueError, jax.errors.JaxRuntimeError), match="first NaN") as caught:
-        staged(-jnp.ones(100)).block_until_ready()
-    assert "came in" not in str(caught.value)
-
-
-# What passes on what it is given: none of these makes a NaN.
-PASSING: dict[str, Callable[[Any, Any], Any]] = {
-    "copy": lambda x, y: (x[::-1], x),
-    "transpose": lambda x, y: x.T,
-    "concatenation": lambda x, y: jnp.concatenate((y, x)),
-    "map": lambda x, y: y + jnp.sin(x),
-    "product": lambda x, y: x @ y,
-    "update": lambda x, y: y.at[2:3].set(x[:1]),
-    "carry": lambda x, y: lax.scan(lambda c, t: (c * 2 + y, c), x, jnp.arange(3)),
-    "branch": lambda x, y: lax.cond(y[0, 0] > 0, lambda v: v.T, jnp.sin, x),
-}
-
-
-@pytest.mark.some(2)
-@pytest.mark.parametrize("options", [CHECKED, EACH], ids=["fused", "each"])
-@pytest.mark.parametrize("name", PASSING)
-def test_what_came_in_was_not_made(name: str, options: stagejit.Options) -> None:
-    nan, one = jnp.full((4, 4), jnp.nan), jnp.ones((4, 4))
-    text = error_of(PASSING[name], nan, one, options=options)
-    assert "NaN came in by argument `x`" in first_line(text)
-    assert re.search(r"There, @\S+ \(.*\) is the first to write one", text)
-    assert "made" not in text
-    assert text.count("stagejit program") == 1
-    assert error_of(PASSING[name], one, one, options=options) == ""
-
-
-def test_an_argument_that_is_masked_is_told_of_beside_what_was_made() -> None:
-    def f(x: Any, y: Any) -> Any:
-        return jnp.where(jnp.isnan(x), 0.0, x), jnp.log(y)  # of negatives
-
-    text = error_of(f, jnp.full(4, jnp.nan), -jnp.ones(4), options=EACH)
-    assert "came in by argument `x`" in first_line(text)
-    assert "(map: log) is the first to write one, from y" in text
-
-
-def test_weights_are_named() -> None:
-    weights = {"w": jnp.full((4, 4), jnp.nan)}
-    bound = stagejit.bind(lambda p, x: jnp.sin(x @ p["w"]), weights, options=CHECKED)
-    with pytest.raises((ValueError, jax.errors.JaxRuntimeError), match="NaN came in") as caught:
-        jax.block_until_ready(bound(jnp.ones((2, 4))))
-    assert "weight" in str(caught.value)
-
-
-def test_what_xla_made_is_named() -> None:
-    def f(x: Any) -> Any:
-        return jnp.abs(jnp.linalg.eigvals(x)) + 1.0  # by XLA
-
-    text = error_of(f, jnp.full((3, 3), jnp.inf))
-    assert "made NaN, in XLA" in text
-    assert line_of(text, "by XLA")
-
-
 def test_infinities() -> None:
     infs = stagejit.Options(check_infs=True)
     assert "infinity or NaN" in error_of(lambda x: 1 / x, jnp.zeros(40), options=infs)
@@ -253,64 +147,6 @@ def test_a_constant_that_is_nan_is_no_error_until_it_is_used_or_goes_out() -> No
         return jnp.full((4,), jnp.nan).at[:].set(x), x
 
     assert error_of(f, jnp.ones(4)) == ""
-
-
-def _minus_two(x: Any) -> Any:
-    return np.where(x < 2, np.float32("nan"), x)
-
-
-def called_back(x: Any) -> Any:
-    shape = jax.ShapeDtypeStruct(x.shape, x.dtype)
-    return jax.pure_callback(_minus_two, shape, x)  # a callback
-
-
-def summed(x: Any) -> Any:
-    return jax.pure_callback(lambda v: np.float32(np.nansum(v)), jnp.float32(0), x)
-
-
-# What is NaN in a result, or on the way to one, without a dispatch that computes it; `x` is 1
-# everywhere, or 7, where nothing is NaN.
-PASSING_BY: dict[str, Callable[[Any], Any]] = {
-    "the last callback": lambda x: (jnp.sin(x), called_back(x)),
-    "nothing but a callback": called_back,
-    "a callback for a callback": lambda x: summed(called_back(x)),
-    "a callback, twice": lambda x: (called_back(x), called_back(x), x * 2),
-    "a callback that is read, too": lambda x: (y := called_back(x), jnp.sin(y)),
-    "of doubles": lambda x: called_back(x).astype(jnp.float16),
-    "in a loop": lambda x: lax.scan(lambda c, t: (c, called_back(c) * 0 + t), x, x)[1],
-}
-
-
-@pytest.mark.parametrize("name", PASSING_BY)
-def test_what_no_dispatch_stores_is_seen_with_its_line(name: str) -> None:
-    one = jnp.ones(4)
-    text = error_of(PASSING_BY[name], one)
-    assert "NaN" in first_line(text)
-    assert "made" in first_line(text)
-    assert line_of(text, "a callback")
-    assert error_of(PASSING_BY[name], 7 * one) == ""
-    wanted = stagejit.jit(PASSING_BY[name])(7 * one)
-    found = stagejit.jit(PASSING_BY[name], options=CHECKED)(7 * one)
-    jax.tree.map(np.testing.assert_array_equal, found, wanted)
-
-
-def test_results_that_are_constants_or_arguments_are_seen() -> None:
-    one, nan = jnp.ones(4), jnp.full(4, jnp.nan)
-    filled = error_of(lambda x: (x, jnp.full(3, jnp.nan)), one)  # filled
-    assert "filled in NaN, in r1[0:3]" in first_line(filled)
-    assert line_of(filled, "filled")
-    stored = error_of(lambda x: (x, np.array([1, np.nan], np.float32)), one)
-    assert "NaN came in by constant `c0`" in first_line(stored)
-    computed = error_of(lambda x: (x, jnp.log(jnp.arange(3.0) - 1)), one)  # computed before
-    assert "NaN came in by a constant" in first_line(computed)
-    assert line_of(computed, "computed before")
-    for f in (lambda x, y: x, lambda x, y: (x, x, jnp.sin(y)), lambda x, y: x.reshape(2, 2)):
-        given = error_of(f, nan, one)
-        assert "NaN came in by argument `x`" in first_line(given)
-        assert error_of(f, one, one) == ""
-    donated = stagejit.jit(lambda x: (x, jnp.sin(x)), options=CHECKED, donate_argnums=0)
-    with pytest.raises((ValueError, jax.errors.JaxRuntimeError), match="came in by argument"):
-        jax.block_until_ready(donated(jnp.full(4, jnp.nan)))
 
 
 def test_what_is_no_float_passes_by() -> None:

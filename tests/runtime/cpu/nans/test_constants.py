@@ -10,7 +10,7 @@ import pytest
 from jax import lax
 
 import stagejit
-from tests.runtime.cpu.nans.test_checks import CHECKED, EACH, error_of, first_line, line_of
+from tests.runtime.cpu.nans.checked import CHECKED, EACH, error_of, first_line, line_of
 
 
 def by_a_function(x: Any) -> Any:

@@ -12,7 +12,7 @@ from stagejit.codegen.ir.nodes import BF16, F32, F64, I8, I64, Type
 from stagejit.runtime.cuda.code import nvrtc
 from stagejit.runtime.cuda.code.nvrtc import CudaCompileError, compile_cubin, compile_ptx, version
 from stagejit.runtime.cuda.code.resources import Resources, resources
-from tests.codegen.ir.grid.test_simulator import TILES, block_sum, histogram, product
+from tests.codegen.ir.grid.kernels import TILES, block_sum, histogram, product
 from tests.cuda.checked import ARCHITECTURES
 from tests.cuda.emulated import NAME
 
