@@ -1,4 +1,4 @@
-"""The layout of DESIGN.md, enforced on the source text: import direction, file sizes, names.
+"""The layout of the package, enforced on the source text: import direction, file sizes, names.
 
 Every import statement counts: at module level, inside functions, and under TYPE_CHECKING. There
 is no list of exceptions; a module that needs one belongs in another layer.

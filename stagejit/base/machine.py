@@ -120,7 +120,7 @@ def floor_seconds(flops: float, nbytes: float, peak_flops: float, bandwidth: flo
 
 
 # Results so large come on pages that nobody has touched: allocators recycle smaller ones. They are
-# huge pages if the system has any (KERNELS.md, "Large outputs").
+# huge pages if the system has any.
 FRESH_FROM_NBYTES = 32 << 20
 # What stays where it is, as bound weights do, and what calls update in place, again and again, is
 # put on huge pages from here on: fewer bytes are read from a cache, or soon.
@@ -131,6 +131,6 @@ HELD_FROM_NBYTES = 16 << 20
 SHORTEST_RUN_NBYTES = 64
 
 # A fork and its join cost 6 to 16 us where the workers have slept, and 0.5 to 1 us where another
-# fork ended just before, as one kernel after the other does (KERNELS.md, "Latency").
+# fork ended just before, as one kernel after the other does.
 FORK_SECONDS, HOT_FORK_SECONDS = 15e-6, 1e-6
 CALL_SECONDS = 30e-9  # of a kernel: its arguments, and the jump there and back

@@ -112,7 +112,7 @@ class OpDef:
     repeats: of a view: an element of operand 0 is there once for each index along the axes that
         the attribute `axes`, which has one for each of operand 0, does not name.
     splits: of a view: its axis 0 numbers the parts of an axis of operand 0, of which the last may
-        be shorter; what that lacks nobody evaluates (see `ops/splits.py`).
+        be shorter; what that lacks nobody evaluates (see `ops/moving/splits.py`).
     accumulates: an element is a sum (a maximum, ...) over many elements of operands.
     is_product: of those: of products of elements of two operands.
     is_windowed: of those: operand 1 moves over operand 0, in the dimension numbers of `conv`.

@@ -2,8 +2,8 @@
 
 Input: a region whose stores share a shape. Output: its kernel. The vector variable is the one
 along which most reads and writes are contiguous; reads contiguous along another one are
-transposed in registers, a square tile at a time (KERNELS.md, "Transposes"). Invariant: each
-stored element is written once, by one item.
+transposed in registers, a square tile at a time. Invariant: each stored element is written once, by
+one item.
 
 Note [Fresh pages]: who touches a huge page first zeroes it, and two cores that do so at the same
 time both zero it. Where results come on such pages, an item is some rows of squares along all

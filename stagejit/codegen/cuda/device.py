@@ -4,7 +4,7 @@ Input: the name of a GPU, or of an architecture. Output: a frozen `Device`. Inva
 give equal code; rates are hints and never change what a kernel computes.
 
 The figures are NVIDIA's (architecture whitepapers, CUDA C++ Programming Guide, "Compute
-capabilities"); bandwidths are what a copy reaches (CUDA.md for the H200).
+capabilities"); bandwidths are what a copy reaches.
 """
 
 from __future__ import annotations

@@ -5,11 +5,10 @@ views on the way and the memory allow. Invariant: loops of different groups are 
 element of the space is visited once.
 
 Note [Streamed stores]: only full, aligned cache lines are streamed, and only results that the last
-cache could not keep for their readers anyway. See KERNELS.md, "Large outputs". A line that a kernel
-has just read at the same place is there already. On two cores of a Granite Rapids, 256 MiB that are
-updated in place take 19.4 ms by plain stores and 23.5 by such that bypass the caches, those that
-are written over 20.6 and 15.5. Vectors of half a line, one after the other, fill it as well before
-it leaves: 22.1 and 15.8.
+cache could not keep for their readers anyway. A line that a kernel has just read at the same place
+is there already. On two cores of a Granite Rapids, 256 MiB that are updated in place take 19.4 ms
+by plain stores and 23.5 by such that bypass the caches, those that are written over 20.6 and 15.5.
+Vectors of half a line, one after the other, fill it as well before it leaves: 22.1 and 15.8.
 
 Note [Lines ahead]: where prefetchers bring lines to the second cache only, each load and each store
 waits for its line among the few that a core may have on the way; so do stores that bypass the

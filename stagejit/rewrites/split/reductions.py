@@ -7,9 +7,9 @@ machine (`counts.py`), never on the threads that run, so a given number of parts
 same bits; 16-bit floats still round once.
 
 Note [Parts outermost]: partial results lie one part after the other, so that each part writes
-memory in one piece. The parts are a view (`ops/splits.py`), so a sum of any size is one dispatch,
-and the merge, with whatever follows, another one. The taps of a window overlap, so that a `conv` is
-told itself which axis it splits (`split`, in `dims.ConvDims`).
+memory in one piece. The parts are a view (`ops/moving/splits.py`), so a sum of any size is one
+dispatch, and the merge, with whatever follows, another one. The taps of a window overlap, so that a
+`conv` is told itself which axis it splits (`split`, in `dims.ConvDims`).
 """
 
 from __future__ import annotations

@@ -6,9 +6,9 @@ long as the object. Invariants: there is at most one module of a symbol at any t
 want the same one make it once, others work beside each other; the IR is the caller's last word (no
 IR pass pipeline runs, see Note [No IR passes]).
 
-Note [No IR passes]: kernels arrive with explicit vectors, unrolled tiles and hoisted addresses,
-so the middle end finds nothing: same speed, half the compile time (KERNELS.md, "LLVM"). Code
-generation stays at level 2, since level 0 is five times slower code.
+Note [No IR passes]: kernels arrive with explicit vectors, unrolled tiles and hoisted addresses, so
+the middle end finds nothing: same speed, half the compile time. Code generation stays at level 2,
+since level 0 is five times slower code.
 
 Note [Position-independent code]: code is mapped wherever there is room. With the default JIT
 relocation model the address of an imported function is a 32-bit constant, which cannot reach it.

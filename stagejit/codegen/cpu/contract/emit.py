@@ -9,7 +9,7 @@ block of the reduction is in; a window reads its operand's border wherever it is
 
 Note [Order]: for each block of the reduction an item packs what it must, then runs its tiles with
 rows outside and columns inside: the rows of the broadcast operand stay in L1, the block of the
-vector operand in L2 (KERNELS.md, "Products").
+vector operand in L2.
 """
 
 from __future__ import annotations

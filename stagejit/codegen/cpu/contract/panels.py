@@ -68,5 +68,5 @@ def panel_columns(target: Target, element: str, columns: int) -> int | None:
 
 def widest(target: Target) -> int:
     """Vectors along the columns of a tile of `_ROWS` rows: sums, one row of the vector operand, and
-    an element of the other one are in registers (KERNELS.md, "Parameters")."""
+    an element of the other one are in registers."""
     return max((target.vector_registers - 1) // (_ROWS + 1), 1)

@@ -1,8 +1,7 @@
 """The lanes and the register tile of a contraction nest, by a model of cycles.
 
 Input: a `Nest`, its operands as `Source`s, a target. Output: `Tiling`s without blocks, for an
-axis that runs along the lanes. Invariant: depends on shapes, strides, dtypes and the target only;
-the rules are those of KERNELS.md, "Parameters from a target description".
+axis that runs along the lanes. Invariant: depends on shapes, strides, dtypes and the target only.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Input: a `Function`, its linker symbol, a `Target`. Output: a module that define
 symbol,
     void symbol(ptr bufs, ptr params, i64 lo, i64 hi, ptr scratch)
 and otherwise declares intrinsics and private constants. Invariant: the text is final. No IR pass
-runs on it (see KERNELS.md, "LLVM"): loops are rotated, invariants hoisted, vectors explicit.
+runs on it (see Note [No IR passes]): loops are rotated, invariants hoisted, vectors explicit.
 
 Note [Hidden counters]: LLVM's code generator looks for other ways to count and to address memory
 in each loop whose counter it understands ("loop strength reduction"), for a quarter of its time.

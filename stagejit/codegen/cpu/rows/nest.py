@@ -1,7 +1,7 @@
 """`VectorNest`: the loops of a `reduce` region in vectors.
 
-Input: planned by `reduce.py`. Output: `VectorPolicy`, the base of those in `straight.py`,
-`loops.py` and `panels.py`. Invariant: as in `codegen/rows/nest.py`.
+Input: planned by `reduce.py`. Output: `VectorPolicy`, the base of those in `loops.py` and
+`panels.py`. Invariant: as in `codegen/rows/nest.py`.
 """
 
 from __future__ import annotations

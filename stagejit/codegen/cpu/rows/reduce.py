@@ -7,7 +7,7 @@ writes its own rows only, so items need no barrier.
 
 Note [Two shapes of vectors]: where the contiguous variable is reduced, a row lies along the lanes
 and ends in a horizontal merge ("inner"). Where it is kept, each lane is a row of its own and
-several vectors of rows advance together ("outer"). See KERNELS.md, "Rows and reductions".
+several vectors of rows advance together ("outer").
 """
 
 from __future__ import annotations

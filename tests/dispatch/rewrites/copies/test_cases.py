@@ -1,4 +1,4 @@
-"""elide-copy, alone: the cases of ACCEPTANCE.md that it takes part in, and its guards."""
+"""elide-copy, alone: the cases of `tests/acceptance/` that it takes part in, and its guards."""
 
 from __future__ import annotations
 

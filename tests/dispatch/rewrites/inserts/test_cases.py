@@ -1,4 +1,4 @@
-"""fuse-insert, alone: the cases of ACCEPTANCE.md that it takes part in."""
+"""fuse-insert, alone: the cases of `tests/acceptance/` that it takes part in."""
 
 from __future__ import annotations
 

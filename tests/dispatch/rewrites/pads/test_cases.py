@@ -1,4 +1,4 @@
-"""fuse-pad, alone: the cases of ACCEPTANCE.md that it takes part in."""
+"""fuse-pad, alone: the cases of `tests/acceptance/` that it takes part in."""
 
 from __future__ import annotations
 
