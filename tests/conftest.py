@@ -19,7 +19,7 @@ from typing import Protocol, TypeVar
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests import levels, xla
+from tests.harness import levels, xla
 from tests.randomness import RNG
 from tests.sampling import keep_some_of_marked, try_all
 
@@ -74,8 +74,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 # What XLA compiles in tests is what results are compared to, and what is left to it: of either,
 # only the values matter, and most of it runs once, on few elements. Its code generators take most
-# of that time, and less without optimizations and emitters of fusions (`tests/xla.py`). Its own
-# passes run all the same. Flags that an XLA does not know would end the process.
+# of that time, and less without optimizations and emitters of fusions (`tests/harness/xla.py`). Its
+# own passes run all the same. Flags that an XLA does not know would end the process.
 _XLA_FLAGS = ["--xla_backend_optimization_level=0", "--xla_cpu_parallel_codegen_split_count=1"]
 
 

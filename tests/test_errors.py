@@ -33,7 +33,7 @@ from stagejit.errors import (
 )
 from stagejit.options import Options
 from stagejit.runtime.objects.object_cache import CacheWarning
-from tests.left import NAME, left
+from tests.expected.left import NAME, left
 
 X = np.ones((4, 3), np.float32)
 

@@ -28,7 +28,7 @@ from stagejit.runtime.cpu.loader import call_count, trim_arenas
 from stagejit.runtime.cpu.native.arenas import ARENA_ALIGNMENT_NBYTES
 from stagejit.runtime.cpu.native.support import addresses
 from stagejit.schedule.plans.parser import parse_plan
-from tests.left import left
+from tests.expected.left import left
 
 pytestmark = pytest.mark.usefixtures("as_shipped")  # processes of others make the same assembly
 

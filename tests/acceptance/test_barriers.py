@@ -19,13 +19,13 @@ import stagejit
 from stagejit.graph.meaning.interpreter import interpret
 from stagejit.options import Options
 from stagejit.schedule.plans.plan import Access, Plan
-from tests.acceptance.dense_blocks import dense_block, images, weights_of
+from tests.acceptance.consumers.dense_blocks import dense_block, images, weights_of
 from tests.acceptance.running import f32, same
-from tests.schedule.executor import POISON, Executor
-from tests.schedule.machine import Concurrent, Machine
+from tests.schedule.execution.executor import POISON, Executor
+from tests.schedule.execution.machine import Concurrent, Machine
+from tests.schedule.execution.settling import Settling
 from tests.schedule.mutations import check_mutations, mutations
 from tests.schedule.planning import check, plan_of, prepared, schedule_graph
-from tests.schedule.settling import Settling
 
 
 def updates(d: Any, a: Any, b: Any) -> Any:

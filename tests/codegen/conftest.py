@@ -22,8 +22,8 @@ from stagejit.codegen.cpu.llvm.lower import lower
 from stagejit.codegen.cpu.llvm.shadow import with_shadows
 from stagejit.codegen.ir.nodes import Function
 from stagejit.codegen.target import Target
-from tests import levels
 from tests.codegen.regions import Runner
+from tests.harness import levels
 from tests.sampling import keep_some
 
 _HERE = f"{Path(__file__).parent}{os.sep}"

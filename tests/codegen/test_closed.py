@@ -26,7 +26,7 @@ from stagejit.options import Options
 from stagejit.rewrites import rewrite_graph
 from stagejit.rewrites.normal_form import normalize
 from stagejit.trace.translate import graph_of
-from tests.dispatches import dispatches_of
+from tests.expected.dispatches import dispatches_of
 
 X = np.linspace(-1, 1, 60, dtype=np.float32).reshape(5, 12)
 AT = np.array([[1], [3]], np.int32)

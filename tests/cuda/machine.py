@@ -1,7 +1,7 @@
 """Carries out a schedule with emulated kernels of a GPU, each dispatch over its own memory.
 
-Input, output, invariant: as `tests/schedule/machine.py`, whose loops and branches run on the host.
-Threads of a block run in an order that changes from kernel to kernel.
+Input, output, invariant: as `tests/schedule/execution/machine.py`, whose loops and branches run on
+the host. Threads of a block run in an order that changes from kernel to kernel.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from stagejit.options import Options
 from stagejit.pipeline import Compilation
 from stagejit.runtime.cuda.code.nvrtc import is_installed
 from stagejit.schedule.schedule import Step
-from tests.cuda.checked import one_of_architectures, require_resources
-from tests.cuda.emulated import NAME, ORDERS, EmulationError, launched
-from tests.schedule.machine import Machine
+from tests.cuda.emulation.checked import one_of_architectures, require_resources
+from tests.cuda.emulation.emulated import NAME, ORDERS, EmulationError, launched
+from tests.schedule.execution.machine import Machine
 
 GPU = device_named("H200")
 _MOST_BLOCKS = 3  # of a launch, so that blocks take several shares

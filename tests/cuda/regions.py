@@ -15,7 +15,7 @@ from stagejit.codegen.cuda.text.printer import cuda_source
 from stagejit.codegen.kernel import Kernel
 from stagejit.runtime.cuda.emulation.memory import Pages
 from tests.codegen.regions import Array, Runner
-from tests.cuda.emulated import NAME
+from tests.cuda.emulation.emulated import NAME
 from tests.cuda.machine import GPU, carry_out
 
 

@@ -24,7 +24,7 @@ from tests.codegen.ir.interpreter.test_arithmetic import (  # noqa: F401  collec
     test_scaling,
     test_zeros_and_their_like_in_extrema,
 )
-from tests.cuda.checked import checked
+from tests.cuda.emulation.checked import checked
 
 Array = np.ndarray[Any, np.dtype[Any]]
 THREADS, MOST_LANES = 32, 4

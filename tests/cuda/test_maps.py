@@ -15,7 +15,7 @@ from stagejit.codegen.cuda.device import DEVICES, device_named
 from stagejit.codegen.generate import forget_kernels
 from stagejit.codegen.ir.grid.builder import GridBuilder
 from stagejit.errors import OptionsError
-from tests.cuda.emulated import NAME, ORDERS
+from tests.cuda.emulation.emulated import NAME, ORDERS
 from tests.cuda.machine import GPU, compilation_of, launch, run
 from tests.randomness import RNG
 

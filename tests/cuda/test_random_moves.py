@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.cuda.emulated import ORDERS
-from tests.cuda.random_regions import faults_in
-from tests.cuda.test_sort import DEVICES
-from tests.fuzz.kernels import elementwise, indexing, placing, sorting, windows
+from tests.cuda.emulation.emulated import ORDERS
+from tests.cuda.products.random_regions import faults_in
+from tests.cuda.rows.test_sort import DEVICES
 from tests.fuzz.kernels.case import Step, draw_case
 from tests.fuzz.kernels.choices import Choices
+from tests.fuzz.kernels.steps import elementwise, indexing, placing, sorting, windows
 from tests.sampling import examples
 
 # Two compilers run for each, so there are fewer than of other programs, and more time for them.

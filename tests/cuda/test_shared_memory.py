@@ -17,8 +17,8 @@ from stagejit.runtime.cuda.code.resources import resources
 from stagejit.runtime.cuda.driver import Source
 from stagejit.runtime.cuda.emulation.driver import EmulatedDriver
 from stagejit.runtime.cuda.emulation.memory import EmulationError
-from tests.cuda.checked import ARCHITECTURES, checked
-from tests.cuda.emulated import NAME, emulate, launch
+from tests.cuda.emulation.checked import ARCHITECTURES, checked
+from tests.cuda.emulation.emulated import NAME, emulate, launch
 
 LARGE = 9000  # elements of f32
 

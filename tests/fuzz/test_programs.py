@@ -198,7 +198,7 @@ def test_the_judge_sees_what_changes_between_calls(monkeypatch: pytest.MonkeyPat
 
 
 def test_the_judge_takes_numpy_for_right_where_jax_is_wrong() -> None:
-    """XLA's own fault with clamped slices of slices, see tests/test_fuzz.py."""
+    """XLA's own fault with clamped slices of slices, see tests/pipeline/test_fuzz.py."""
     wide = verdicts.evaluated(
         program("return lax.reduce_window(x, jnp.float32(9), lax.min, (2,), (1,), 'SAME')")
     )

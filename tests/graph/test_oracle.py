@@ -17,7 +17,7 @@ from stagejit.graph.text.parser import parse
 from stagejit.graph.text.printer import as_text
 from stagejit.graph.verifier import verify
 from stagejit.trace.translate import graph_of
-from tests import oracle_harness
+from tests.oracle import oracle_harness
 
 SAMPLE = oracle_harness.sample(4)
 

@@ -15,7 +15,7 @@ import stagejit
 from stagejit.base.decisions import Decision
 from stagejit.options import Options
 from stagejit.runtime.cpu.loader import call_count
-from tests.left import left
+from tests.expected.left import left
 from tests.randomness import RNG
 
 STAGED = Options(disable=("leave-bodies",))

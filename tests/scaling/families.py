@@ -12,7 +12,7 @@ from jax import lax
 import stagejit
 from stagejit.pipeline import Compilation
 from stagejit.runtime.lowering.staged import Request
-from tests.calls import calls_of
+from tests.expected.calls import calls_of
 
 Program = tuple[Callable[..., Any], tuple[Any, ...], tuple[int, ...]]  # f, arguments, donated
 SHORT, LONG = 24, 96

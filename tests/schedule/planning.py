@@ -34,7 +34,7 @@ from stagejit.schedule.schedule import Schedule
 from stagejit.schedule.verifier.plans import verify_plan
 from stagejit.schedule.verifier.waves import verify_waves
 from stagejit.trace.translate import graph_of
-from tests.schedule.settling import Settling
+from tests.schedule.execution.settling import Settling
 
 
 def schedule_graph(graph: Graph, options: Options | None = None) -> Schedule:

@@ -22,7 +22,7 @@ from stagejit.schedule.plans.plan import Access, Binding, Body, Buffer, Carry, D
 from stagejit.schedule.verifier.bodies import verify_bodies, verify_body
 from stagejit.schedule.verifier.plans import verify_plan
 from stagejit.types import f32, u8
-from tests.left import left
+from tests.expected.left import left
 from tests.schedule.planning import plan_of
 
 X = np.linspace(-1, 1, 24, dtype=np.float32).reshape(4, 6)

@@ -13,7 +13,7 @@ from jax import lax
 
 import stagejit
 from stagejit.options import Options
-from tests.left import left
+from tests.expected.left import left
 
 X = np.linspace(2, 1, 5, dtype=np.float32)
 

@@ -16,8 +16,8 @@ from jax.sharding import PartitionSpec as P
 import stagejit
 from stagejit.trace.translate import graph_of
 from tests.agreement import close
-from tests.left import left
-from tests.test_transformations import run_with_two_devices
+from tests.expected.left import left
+from tests.transformations.test_transformations import run_with_two_devices
 
 X = np.random.default_rng(0).normal(size=(4, 3)).astype(np.float32)
 DEVICE = jax.devices()[0]

@@ -17,7 +17,7 @@ from stagejit.graph.meaning.interpreter import interpret
 from stagejit.graph.verifier import verify
 from stagejit.trace.translate import TRANSLATIONS, graph_of, trace_jaxpr
 from stagejit.trace.translation import Site, Unsupported, translation
-from tests.left import REASON, left
+from tests.expected.left import REASON, left
 
 X = np.arange(6, dtype=np.float32)
 

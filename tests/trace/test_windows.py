@@ -15,8 +15,8 @@ from jax._src.lax import windowed_reductions
 
 import stagejit
 from stagejit.options import Options
-from tests import windows
-from tests.windows import JAX, NUMPY, Config
+from tests.expected import windows
+from tests.expected.windows import JAX, NUMPY, Config
 
 BFLOAT16 = np.dtype(jnp.bfloat16)
 DTYPES = [np.dtype(np.float32)] * 4 + [

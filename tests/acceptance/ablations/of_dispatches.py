@@ -22,7 +22,7 @@ from tests.acceptance.ablations.measures import (
     transient_nbytes,
     waiting_neighbours,
 )
-from tests.acceptance.dense_blocks import convolve
+from tests.acceptance.consumers.dense_blocks import convolve
 from tests.acceptance.running import f32
 from tests.dispatch.forming.test_turned import across
 

@@ -23,9 +23,14 @@ from tests.acceptance.ablations.measures import (
     weight_nbytes,
     written_by_branches,
 )
-from tests.acceptance.dense_blocks import convolve, dense_block, expected_block, weights_of
+from tests.acceptance.consumers.dense_blocks import (
+    convolve,
+    dense_block,
+    expected_block,
+    weights_of,
+)
 from tests.acceptance.running import f32
-from tests.left import left
+from tests.expected.left import left
 
 TINY_IMAGES = np.sin(np.arange(1024 * 7 * 7, dtype=np.float32)).reshape(1024, 7, 7)
 SCORED = np.sin(np.arange(16 * 512 * 8, dtype=np.float32)).reshape(16, 512, 8)

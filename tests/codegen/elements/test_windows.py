@@ -21,8 +21,8 @@ from stagejit.options import Options
 from stagejit.trace.translate import graph_of
 from stagejit.trace.windows.geometry import Windows
 from stagejit.trace.windows.window import window
-from tests import windows
 from tests.codegen.regions import Runner, region_of
+from tests.expected import windows
 
 FUNCTIONS = ("add", "max", "min", "first_max", "first_min")
 

@@ -25,8 +25,8 @@ from tests.cuda.attention.programs import (
     plain,
     three,
 )
-from tests.cuda.checked import ARCHITECTURES, require_resources
-from tests.cuda.emulated import NAME, ORDERS, EmulationError
+from tests.cuda.emulation.checked import ARCHITECTURES, require_resources
+from tests.cuda.emulation.emulated import NAME, ORDERS, EmulationError
 from tests.cuda.machine import GPU, launch, run
 
 

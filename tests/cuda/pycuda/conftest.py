@@ -18,10 +18,10 @@ from stagejit.runtime.cuda.pycuda import PyCudaDriver
 from tests.cuda.driver import build
 from tests.cuda.driver.cubin import emulated_cubin
 from tests.cuda.pycuda import standin
-from tests.cuda.pycuda.built import is_importable
+from tests.cuda.pycuda.from_source.built import is_importable
 
 EMULATED = Compiler("g++", emulated_cubin)
-_INSTALL = "`python -m tests.cuda.pycuda.built`, once, or the extra `cuda`"
+_INSTALL = "`python -m tests.cuda.pycuda.from_source.built`, once, or the extra `cuda`"
 
 
 @dataclass(frozen=True)

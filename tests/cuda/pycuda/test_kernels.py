@@ -22,10 +22,12 @@ from stagejit.runtime.cuda.driver import Source
 from stagejit.runtime.cuda.drivers import using
 from stagejit.runtime.cuda.pycuda import PyCudaDriver
 from tests.codegen.ir.grid import kernels
-from tests.cuda import test_convolutions, test_grid_kernels, test_maps, test_products
-from tests.cuda.checked import Array, require_same
-from tests.cuda.emulated import NAME
+from tests.cuda import test_maps
+from tests.cuda.emulation import test_grid_kernels
+from tests.cuda.emulation.checked import Array, require_same
+from tests.cuda.emulation.emulated import NAME
 from tests.cuda.machine import as_held
+from tests.cuda.products import test_convolutions, test_products
 from tests.cuda.pycuda.conftest import Device
 from tests.cuda.pycuda.kernels import launch_on
 

@@ -11,9 +11,9 @@ from jax import lax
 
 from stagejit.options import Options
 from stagejit.schedule.plans.plan import Plan
-from tests.acceptance.dense_blocks import dense_block
+from tests.acceptance.consumers.dense_blocks import dense_block
 from tests.dispatch.forming.placing import declined, f32, shape
-from tests.left import left
+from tests.expected.left import left
 from tests.schedule.planning import check, plan_of
 
 

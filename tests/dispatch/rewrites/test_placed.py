@@ -12,7 +12,7 @@ from stagejit.dispatch.rewrites.placed import read_where_placed
 from stagejit.options import Options
 from stagejit.schedule.plans.plan import Plan
 from tests.dispatch.rewrites.texts import expanded, outline, part, plain, rewritten
-from tests.left import left
+from tests.expected.left import left
 from tests.schedule.planning import check
 
 

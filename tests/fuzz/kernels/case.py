@@ -15,7 +15,9 @@ from stagejit.graph.text.parser import parse
 from stagejit.graph.text.printer import as_text
 from stagejit.options import SWITCHES, Options
 from stagejit.types import dtype_named
-from tests.fuzz.kernels import (
+from tests.fuzz.kernels.choices import Choices
+from tests.fuzz.kernels.draft import Draft, Drawn, NothingFits
+from tests.fuzz.kernels.steps import (
     elementwise,
     indexing,
     placing,
@@ -25,8 +27,6 @@ from tests.fuzz.kernels import (
     weights,
     windows,
 )
-from tests.fuzz.kernels.choices import Choices
-from tests.fuzz.kernels.draft import Draft, Drawn, NothingFits
 
 Step = Callable[[Draft], None]
 

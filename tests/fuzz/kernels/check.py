@@ -24,11 +24,11 @@ from stagejit.graph.ops.control import memory_of
 from stagejit.graph.verifier import verify as verify_graph
 from stagejit.rewrites import rewrite_graph
 from stagejit.rewrites.normal_form import normalize
-from tests.dispatches import dispatches_of
+from tests.expected.dispatches import dispatches_of
 from tests.fuzz.kernels.case import Case
-from tests.fuzz.kernels.inputs import inputs_of
 from tests.fuzz.kernels.reference import Reference, interpret_over_zeros
-from tests.fuzz.kernels.scene import Array, Frame, Scene
+from tests.fuzz.kernels.running.inputs import inputs_of
+from tests.fuzz.kernels.running.scene import Array, Frame, Scene
 
 _POISONS = (0xFF, 0xFF, 0xA5, 0x7F)
 

@@ -18,7 +18,7 @@ from stagejit.graph.ir import Graph, Value
 from stagejit.graph.ops import build
 from stagejit.types import DType, TensorType, bool_, f32, f64, i32
 from tests.fuzz.kernels.choices import Choices
-from tests.fuzz.kernels.inputs import BOUND, FRACTION
+from tests.fuzz.kernels.running.inputs import BOUND, FRACTION
 
 Shape = tuple[int, ...]
 

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.fuzz.kernels.targets import ALL, find_targets
+from tests.fuzz.kernels.running.targets import ALL, find_targets
 
 # Cases that one process runs before a fresh one takes over: caches and freed code leave traces.
 CASES_A_PROCESS = 400

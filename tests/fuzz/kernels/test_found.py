@@ -12,10 +12,10 @@ from stagejit.codegen.generate import KernelCache
 from stagejit.codegen.target import Target
 from stagejit.dispatch.regions import regions_of
 from stagejit.graph.text.parser import parse
-from tests.dispatches import dispatches_of
+from tests.expected.dispatches import dispatches_of
 from tests.fuzz.kernels.case import Setting, read_case
 from tests.fuzz.kernels.check import Caches, Job, jobs_of
-from tests.fuzz.kernels.targets import ALL, find_targets
+from tests.fuzz.kernels.running.targets import ALL, find_targets
 from tests.fuzz.kernels.verdict import Runner
 
 KEEPS_SEVERAL = """

@@ -13,7 +13,7 @@ from tests.fuzz.kernels.case import draw_case, read_case
 from tests.fuzz.kernels.check import Caches, Job, jobs_of
 from tests.fuzz.kernels.choices import Choices
 from tests.fuzz.kernels.lab import run_kernels
-from tests.fuzz.kernels.targets import ALL, Targets, find_targets
+from tests.fuzz.kernels.running.targets import ALL, Targets, find_targets
 from tests.fuzz.kernels.verdict import Runner
 from tests.sampling import budget
 

@@ -19,10 +19,10 @@ from stagejit.errors import VerificationError
 from tests.fuzz.kernels.case import Case, draw_case
 from tests.fuzz.kernels.check import Caches, CaseFault, Job, jobs_of
 from tests.fuzz.kernels.choices import Choices
-from tests.fuzz.kernels.interpreted import difference, interpreted, is_small
-from tests.fuzz.kernels.machine import Native, compile_object, run
-from tests.fuzz.kernels.scene import Array
-from tests.fuzz.kernels.targets import Targets
+from tests.fuzz.kernels.running.interpreted import difference, interpreted, is_small
+from tests.fuzz.kernels.running.machine import Native, compile_object, run
+from tests.fuzz.kernels.running.scene import Array
+from tests.fuzz.kernels.running.targets import Targets
 
 Numbers = tuple[int, ...]
 Trial = tuple[Numbers, ...]

@@ -17,7 +17,7 @@ from tests.fuzz.kernels.case import draw_case
 from tests.fuzz.kernels.check import Caches, CaseFault, Job, jobs_of
 from tests.fuzz.kernels.choices import Choices
 from tests.fuzz.kernels.minimize import Numbers, Trial, minimize
-from tests.fuzz.kernels.targets import Targets, find_targets
+from tests.fuzz.kernels.running.targets import Targets, find_targets
 from tests.fuzz.kernels.verdict import Fault, Runner, fault_before, in_child, verdict
 
 BATCH = 24  # cases whose kernels are linked at once

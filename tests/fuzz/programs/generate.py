@@ -17,7 +17,8 @@ import jax
 import numpy as np
 
 from stagejit.options import SWITCHES, Options
-from tests.fuzz.programs import (
+from tests.fuzz.programs.draft import NAMES, Draft, Known, Refused
+from tests.fuzz.programs.statements import (
     buffers,
     control,
     delegated,
@@ -27,7 +28,6 @@ from tests.fuzz.programs import (
     seldom,
     stateful,
 )
-from tests.fuzz.programs.draft import NAMES, Draft, Known, Refused
 
 # What programs may use. keys: typed random keys; exotic: complex numbers, 4- and 8-bit types, keys
 # and empty arrays that are returned, carried and closed over; effects: callbacks.

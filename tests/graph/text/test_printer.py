@@ -21,7 +21,7 @@ from stagejit.graph.text.parser import parse
 from stagejit.graph.text.printer import as_text
 from stagejit.trace.translate import graph_of, trace_jaxpr
 from stagejit.types import TensorType, from_numpy
-from tests.left import REASON, left
+from tests.expected.left import REASON, left
 
 X = np.ones((4, 4), np.float32)
 

@@ -28,8 +28,8 @@ from stagejit.inspect.explain.rendering.wording import moot_of, said_of
 from stagejit.inspect.explain.schema import ExplanationData
 from stagejit.pipeline import Compilation
 from stagejit.schedule.plans.plan import Plan
+from tests.expected.left import left
 from tests.inspect.pages import rows_of
-from tests.left import left
 
 X = np.ones((64, 64), np.float32)
 

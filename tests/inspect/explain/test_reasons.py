@@ -20,7 +20,7 @@ from stagejit.inspect.explain import Explanation
 from stagejit.inspect.explain.notes import Facts, Launched
 from stagejit.inspect.explain.rendering.text import text_of
 from stagejit.options import Options
-from tests.left import left
+from tests.expected.left import left
 
 Shape = tuple[int, ...]
 

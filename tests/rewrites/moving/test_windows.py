@@ -18,7 +18,7 @@ from stagejit.graph.text.printer import as_text
 from stagejit.options import Options
 from stagejit.rewrites.driving.driver import LocalStep, run_steps
 from stagejit.rewrites.moving.windows import pad_into_window
-from tests import windows
+from tests.expected import windows
 from tests.rewrites.text_in_out import reasons, rewritten
 
 

@@ -29,8 +29,8 @@ from stagejit.rewrites.tiling import fuse
 from stagejit.rewrites.tiling.assembled import is_assembled, steps_along
 from stagejit.rewrites.tiling.surroundings import Surroundings
 from stagejit.trace.translate import graph_of
-from tests.calls import calls_of
-from tests.fuzz.kernels.targets import find_targets
+from tests.expected.calls import calls_of
+from tests.fuzz.kernels.running.targets import find_targets
 from tests.randomness import RNG
 from tests.rewrites.text_in_out import reasons, rewritten
 

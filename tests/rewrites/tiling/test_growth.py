@@ -15,7 +15,7 @@ from stagejit.options import Options
 from stagejit.rewrites.driving.driver import Log
 from stagejit.rewrites.tiling import fuse
 from stagejit.trace.translate import graph_of
-from tests.calls import calls_of
+from tests.expected.calls import calls_of
 
 Program = Callable[..., Any]
 X = jax.ShapeDtypeStruct((8, 512, 16), jnp.float32)

@@ -18,7 +18,7 @@ from stagejit.errors import OptionsError
 from stagejit.rewrites.weights.made import layouts_kept
 from stagejit.runtime.cpu.weights import READING
 from stagejit.trace.weights import tables_of
-from tests.calls import calls_of
+from tests.expected.calls import calls_of
 
 VALUES: dict[str, Callable[[Any], Any]] = {
     "itself": lambda w: w,

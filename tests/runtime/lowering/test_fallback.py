@@ -23,7 +23,7 @@ from stagejit.options import Options
 from stagejit.pipeline import STEPS, Compilation
 from stagejit.runtime.cpu.loader import call_count
 from stagejit.runtime.lowering import embedding, emission
-from tests.left import left
+from tests.expected.left import left
 
 X = np.arange(1, 7, dtype=np.float32).reshape(2, 3)
 

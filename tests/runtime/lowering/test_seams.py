@@ -23,7 +23,7 @@ from stagejit.options import Options
 from stagejit.runtime.cpu.loader import call_count
 from stagejit.runtime.lowering import seams
 from stagejit.runtime.lowering.marks import Mark, enclose, mark_of
-from tests.left import left
+from tests.expected.left import left
 
 X = np.arange(1, 7, dtype=np.float32).reshape(2, 3)
 

@@ -17,7 +17,7 @@ from stagejit.schedule import build
 from stagejit.schedule.conflicts.order import brought_together
 from stagejit.schedule.conflicts.reduction import barriers
 from stagejit.schedule.plans.plan import Plan
-from tests.left import left
+from tests.expected.left import left
 from tests.schedule.planning import check
 
 OFF = Options(disable=("run-beside",))

@@ -17,9 +17,9 @@ from jax import lax
 from stagejit.graph.meaning.interpreter import interpret
 from stagejit.options import SWITCHES, Options
 from tests.schedule.constants import turned
+from tests.schedule.execution.settling import Settling
 from tests.schedule.mutations import check_mutations
 from tests.schedule.planning import prepared, schedule_graph, without_void
-from tests.schedule.settling import Settling
 from tests.strategies import RandomProgram, programs
 
 X = np.linspace(-1, 1, 64, dtype=np.float32)

@@ -13,7 +13,7 @@ from stagejit.options import Options
 from stagejit.schedule.plans.parser import parse_plan
 from stagejit.schedule.schedule import Delegation, Run
 from stagejit.schedule.verifier.plans import verify_plan
-from tests.left import left
+from tests.expected.left import left
 from tests.schedule.planning import check, plan_of, prepared, schedule_graph
 
 

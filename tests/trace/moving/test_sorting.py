@@ -15,8 +15,8 @@ from jax import lax
 import stagejit
 from stagejit.options import Options
 from stagejit.trace.translate import graph_of
+from tests.expected.sorts import array, assert_same, order
 from tests.randomness import RNG
-from tests.sorts import array, assert_same, order
 
 
 def native(f: Callable[..., Any], *args: Any) -> Any:

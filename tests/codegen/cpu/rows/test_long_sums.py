@@ -17,8 +17,8 @@ from stagejit.codegen.generate import kernel_of
 from stagejit.codegen.rows.runs import MOST_ADDED, runs_of
 from stagejit.index.affine import Var
 from stagejit.trace.translate import graph_of
-from tests import rounding
 from tests.codegen.regions import Runner, region_of
+from tests.expected import rounding
 from tests.randomness import RNG
 
 LONG = 1 << 20  # elements of each sum

@@ -21,7 +21,7 @@ from stagejit.options import Options
 from stagejit.trace.translate import graph_of
 from tests.codegen.cpu.sorting.test_sorts import check
 from tests.codegen.regions import Runner, region_of
-from tests.sorts import DTYPES, array, assert_same
+from tests.expected.sorts import DTYPES, array, assert_same
 
 CORES = (2, 8)
 EXTENTS = (260, 960)

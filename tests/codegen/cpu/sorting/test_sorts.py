@@ -22,7 +22,7 @@ from stagejit.graph.meaning.interpreter import interpret
 from stagejit.options import Options
 from stagejit.trace.translate import graph_of
 from tests.codegen.regions import Runner, region_of
-from tests.sorts import DTYPES, array, assert_same, order
+from tests.expected.sorts import DTYPES, array, assert_same, order
 
 
 def check(runner: Runner, fn: Callable[..., Any], *args: Any) -> None:

@@ -14,8 +14,8 @@ from stagejit.codegen.ir.interpreter.grid import simulate
 from stagejit.codegen.ir.nodes import F32, F64, Block, Function, Op, Value
 from stagejit.codegen.ir.verifier import verify
 from stagejit.errors import VerificationError
-from tests.cuda.checked import checked, require_same
-from tests.cuda.emulated import ORDERS, EmulationError, emulate
+from tests.cuda.emulation.checked import checked, require_same
+from tests.cuda.emulation.emulated import ORDERS, EmulationError, emulate
 
 Array = np.ndarray[Any, np.dtype[Any]]
 THREADS, LANES = 64, 4

@@ -13,8 +13,8 @@ from stagejit.runtime.cuda.code import nvrtc
 from stagejit.runtime.cuda.code.nvrtc import CudaCompileError, compile_cubin, compile_ptx, version
 from stagejit.runtime.cuda.code.resources import Resources, resources
 from tests.codegen.ir.grid.kernels import TILES, block_sum, histogram, product
-from tests.cuda.checked import ARCHITECTURES
-from tests.cuda.emulated import NAME
+from tests.cuda.emulation.checked import ARCHITECTURES
+from tests.cuda.emulation.emulated import NAME
 
 needs_nvrtc = pytest.mark.skipif(not nvrtc.is_installed(), reason="needs `nvidia-cuda-nvrtc`")
 

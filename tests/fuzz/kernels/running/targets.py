@@ -1,0 +1,74 @@
+"""The targets that kernels can be run for here.
+
+Input: names. Output: `Targets`, and for each name that is missing the reason. Invariant: what is in
+`names` can be run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from stagejit.codegen.target import Target
+from tests.fuzz.kernels.running.bochs import Bochs, emulated, refuse_bochs
+from tests.fuzz.kernels.running.emulator import Emulator, refuse_emulator
+
+ALL = ("avx512", "avx2", "sse2", "neon")
+
+
+@dataclass(frozen=True)
+class Targets:
+    """cpus: by name. skipped: names with reasons. emulators: of those that are not run natively."""
+
+    cpus: Mapping[str, Target]
+    skipped: Mapping[str, str]
+    emulators: Mapping[str, Emulator | Bochs] = field(default_factory=dict)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self.cpus)
+
+    def only(self, name: str) -> Targets:
+        """Those with this name; all where it is none."""
+        if name not in self.cpus:
+            return self
+        return Targets({name: self.cpus[name]}, {}, self.emulators)
+
+
+def find_targets(names: Sequence[str] = ALL) -> Targets:
+    """Those of `names` that this machine can run."""
+    host = Target.host()
+    cpus, skipped = {}, {}
+    emulators: dict[str, Emulator | Bochs] = {}
+    for name in names:
+        reason = _refuse(name, host)
+        if reason:
+            skipped[name] = reason
+            continue
+        if name == "neon" and host.is_x86:
+            emulators[name] = Emulator()
+        elif name == "avx512" and not host.has_avx512:
+            emulators[name] = Bochs()
+        cpus[name] = _cpu(name, host)
+    return Targets(cpus, skipped, emulators)
+
+
+def _cpu(name: str, host: Target) -> Target:
+    if (name == "avx512" and host.has_avx512) or (name == "neon" and not host.is_x86):
+        return host
+    cpu: Target = getattr(Target, name)()
+    return emulated(cpu) if name == "avx512" else cpu
+
+
+def _refuse(name: str, host: Target) -> str:
+    if name not in ALL:
+        return f"there is no such target; there are {', '.join(ALL)}"
+    if name == "neon":
+        return refuse_emulator() if host.is_x86 else ""
+    if not host.is_x86:
+        return "this is no x86"
+    if name == "avx512" and not host.has_avx512:
+        return refuse_bochs()
+    if name == "avx2" and not (host.has("avx2") and host.has("fma")):
+        return "this processor has no AVX2"
+    return ""

@@ -1,0 +1,133 @@
+"""Steps of random cases: products of operands that lie in memory in fewer bytes than they are
+summed in, as bound weights do, and of such as masks have made zero in whole tiles.
+
+Input: a draft. Output: it has more values, or none where nothing fits.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from stagejit.graph.ops import build
+from stagejit.types import bf16, bool_, f16, f32, i8, i16, i32, u8
+from tests.fuzz.kernels.draft import Draft, Drawn
+from tests.fuzz.kernels.steps.elementwise import scaled_of, unary_of
+
+# Of sums, of rows and of columns: one tile of some target and its neighbours.
+_DEPTHS = (2, 1, 3, 7, 16, 31, 32, 33, 64, 65, 128, 130)
+_ROWS = (1, 1, 2, 3, 4, 5, 8, 13, 16, 17)
+_COLUMNS = (2, 1, 5, 16, 17, 32, 33, 48, 64, 65, 100, 128)
+
+
+def stored(d: Draft) -> None:
+    """A product of f32, or of 16 bits, with a matrix of 16, 8 or 4 bits that is widened, times a
+    scale for each column; a vector at times, or several of them."""
+    c = d.c
+    depth, columns = c.pick(_DEPTHS), c.pick(_COLUMNS)
+    rows = () if c.chance(4) else (c.pick(_ROWS),)
+    x = d.argument((*rows, depth), c.pick((f32, f32, bf16)))
+    x = d.convert(x, f32)
+    if c.chance(5):
+        x = unary_of(d, x)
+    form = c.below(4)
+    across = form != 3 and bool(c.below(2))  # columns first, as in x @ w.T
+    if form == 3:
+        x, w = _in_nibbles(d, x, columns)
+        axes: Any = ((x.rank - 1, x.rank - 2), (1, 0))
+    else:
+        shape = (columns, depth) if across else (depth, columns)
+        w = d.convert(d.argument(shape, (i8, bf16, f16)[form]), f32)
+        axes = ((x.rank - 1,), (1 if across else 0,))
+    made = _product(d, x, w, axes, ((), ()), f32, depth)
+    if c.below(3):
+        scales = d.argument((columns,), f32)
+        spread = d.view("broadcast", scales, shape=made.shape, axes=(made.rank - 1,))
+        made = d.map("mul", made, spread)
+    if c.chance(3):
+        scaled_of(d, made)
+
+
+def _in_nibbles(d: Draft, x: Drawn, columns: int) -> tuple[Drawn, Drawn]:
+    """Rows k and k + depth / 2 of a matrix in the bytes of row k, from -8 to 7; and x, whose last
+    axis is that of the halves, then that of the rows of each."""
+    half = -(-x.shape[-1] // 2)
+    if x.shape[-1] != 2 * half:
+        x = d.convert(d.argument((*x.shape[:-1], 2 * half), f32), f32)
+    shape = (2, half, columns)
+    packed = d.view("broadcast", d.argument(shape[1:], u8), shape=shape, axes=(1, 2))
+    packed = d.map("mul", packed, d.splat(29, u8, shape))  # all bits of a byte
+    number = build(d.graph, "iota", (), shape=shape, axis=0, dtype=u8)
+    bits = d.map("mul", Drawn(number, True, 2.0), d.splat(4, u8, shape))
+    nibbles = d.map("shift_right_logical", packed, bits)
+    nibbles = d.map("and", nibbles, d.splat(15, u8, shape))
+    wide = d.convert(Drawn(nibbles.value, True, 15.0), f32)
+    return (
+        d.view("reshape", x, shape=(*x.shape[:-1], 2, half)),
+        d.map("sub", wide, d.splat(8, f32, shape)),
+    )
+
+
+def widened(d: Draft) -> None:
+    """A product of 8 or 16 bits, summed in 32; of two matrices, or of as many pairs of them."""
+    c = d.c
+    narrow, wide = c.pick(((i8, i32), (bf16, f32), (f16, f32), (u8, i32), (i16, i32)))
+    depth, rows, columns = c.pick(_DEPTHS), c.pick(_ROWS), c.pick(_COLUMNS)
+    batch = (c.pick((2, 1, 3)),) if c.chance(3) else ()
+    first = len(batch)
+    x = d.argument((*batch, rows, depth), narrow)
+    y = d.argument((*batch, *((columns, depth) if c.below(2) else (depth, columns))), narrow)
+    at = first if y.shape[first] == depth else first + 1
+    axes = tuple(range(first))
+    made = _product(d, x, y, ((first + 1,), (at,)), (axes, axes), wide, depth)
+    if c.chance(3):
+        scaled_of(d, made)
+
+
+def masked(d: Draft) -> None:
+    """A product with a matrix of which places, lengths or a mask that is given leave a part."""
+    c = d.c
+    dtype = d.dtype if d.dtype.is_float else f32
+    batch = (c.pick((2, 1, 3)),) if c.chance(3) else ()
+    rows, depth, columns = c.pick((33, 2, 16, 64, 65)), c.pick(_DEPTHS), c.pick(_COLUMNS)
+    shape = (*batch, rows, depth)
+    x, first = d.argument(shape, dtype), len(batch)
+    places = [
+        Drawn(build(d.graph, "iota", (), shape=shape, axis=axis, dtype=i32), True, 130.0)
+        for axis in (first, first + 1)
+    ]
+    how = c.below(4)
+    if how == 0:  # causal, and with an offset
+        moved = d.map("add", places[0], d.splat(c.pick((0, 1, 17, -9, -200)), i32, shape))
+        mask = d.map("le", places[1], moved)
+    elif how == 1:  # lengths
+        lengths = d.index(shape[:-1])
+        many = d.map("mul", lengths, d.splat(9, i32, lengths.shape))
+        mask = d.map(
+            "lt", places[1], d.view("broadcast", many, shape=shape, axes=tuple(range(first + 1)))
+        )
+    elif how == 2:
+        mask = d.argument(shape, bool_)
+    else:  # a mask for whole rows or columns
+        axis = c.below(x.rank)
+        mask = d.argument((shape[axis],), bool_)
+        mask = d.view("broadcast", mask, shape=shape, axes=(axis,))
+    x = d.map("select", mask, x, d.splat(0, dtype, shape))
+    y = d.argument((*batch, depth, columns), dtype)
+    axes = tuple(range(first))
+    contracting = (first + 1,), (first,)
+    if c.below(2):  # summed over the rows of the mask
+        y = d.argument((*batch, rows, columns), dtype)
+        contracting = (first,), (first,)
+    count = shape[contracting[0][0]]
+    if c.below(2):
+        x, y, contracting = y, x, contracting[::-1]
+    _product(d, x, y, contracting, (axes, axes), dtype, count)
+
+
+def _product(
+    d: Draft, x: Drawn, y: Drawn, contracting: Any, batch: Any, dtype: Any, depth: int
+) -> Drawn:
+    return d.add(
+        "contract", [x, y], exact=x.exact and y.exact, bound=x.bound * y.bound * depth,
+        fraction=x.fraction + y.fraction, contracting=contracting, batch=batch, dtype=dtype,
+    )  # fmt: skip
