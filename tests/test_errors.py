@@ -25,12 +25,7 @@ import stagejit
 from stagejit.codegen import generate
 from stagejit.codegen.cpu.backend import CPU
 from stagejit.codegen.kernel import Kernel
-from stagejit.errors import (
-    InternalError,
-    OptionsError,
-    StagejitError,
-    UnsupportedOpError,
-)
+from stagejit.errors import InternalError, OptionsError, StagejitError, UnsupportedOpError
 from stagejit.options import Options
 from stagejit.runtime.objects.object_cache import CacheWarning
 from tests.expected.left import NAME, left

@@ -18,6 +18,9 @@ Rewriting = Callable[[w.Graph, w.Op], Any]
 OfGraphs = Callable[..., Any]
 
 
+# -- rewrites of ops
+
+
 def negated(graph: w.Graph, value: w.Value) -> w.Value:
     made: w.Value = w.build(graph, "map", [value], fn="neg", dtype=w.f32)
     return made
@@ -99,6 +102,9 @@ def test_an_operand_that_some_ops_have_not_is_none_of_them(operand: int) -> None
     np.testing.assert_allclose(made(X), jax.jit(f)(X), rtol=1e-6)
 
 
+# -- rewrites of graphs
+
+
 def replaces_by_another_type(log: w.Log) -> None:
     for op in log.graph.ops():
         if op.kind == "reduce":
@@ -157,6 +163,9 @@ def test_rewrites_of_graphs(fault: Callable[..., str], rewriting: OfGraphs) -> N
 def test_rewrites_of_dispatches(fault: Callable[..., str], rewriting: OfGraphs, at: int) -> None:
     place = extending.steps()["dispatch"][at]
     fault(extending.dispatch_rewrite("wrong", after=place)(rewriting))
+
+
+# -- what decisions say
 
 
 def of_a_number(graph: w.Graph, op: w.Op) -> Any:

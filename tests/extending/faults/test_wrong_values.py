@@ -15,6 +15,8 @@ from stagejit.errors import ExtensionError, UnsupportedOpError
 from stagejit.extending import writing as w
 from tests.extending.faults.programs import X, own_op, twice
 
+# -- wrong values, which only `verify` sees
+
 
 def added(graph: w.Graph, op: w.Op) -> Any:
     """map mul %x, %y  -->  map add %x, %y"""
@@ -77,6 +79,9 @@ def test_a_kernel_that_does_something_else_is_found_where_it_is_small(rows: int)
         return
     with pytest.raises(ExtensionError, match=r"made a kernel that .* element \[0, 0\] of wrong is"):
         made(x)
+
+
+# -- the last resort
 
 
 def test_who_is_guilty_of_what_fails_late() -> None:

@@ -104,6 +104,9 @@ def test_a_box_of_what_is_put_together_is_put_together_of_boxes() -> None:
     ])  # fmt: skip
 
 
+# ------------------------------------------------------------------------------------ guards
+
+
 @pytest.mark.parametrize(
     "other", ["%o: f32[8,16] = map abs %z", "%o: f32[8,16] = insert_slice %y into %g at (3, 0)"]
 )

@@ -23,7 +23,9 @@ def _tile(log: Log) -> None:
 
 STEP = GraphStep(fuse.NAME, _tile)
 
+
 # ------------------------------------------------------------------ what it becomes
+
 
 SCORES = """\
     graph @f(%q: f32[8,256,16], %k: f32[8,256,16], %v: f32[8,256,4]) {
@@ -117,6 +119,9 @@ def test_a_prime_number_of_places_leaves_a_rest() -> None:
     (total,) = re.findall(r"(%\d+): f32\[32749,16\], %\d+: f32\[15,32,16\] = loop", text)
     assert re.search(rf"f32\[32749,16\] = map add {total}, %", text)
     assert "f32[509,16] = empty" in text
+
+
+# ------------------------------------------------------------------ what stays whole
 
 
 def declined(text: str) -> list[str]:

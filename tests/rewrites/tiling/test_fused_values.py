@@ -46,6 +46,9 @@ def checked(fn: Callable[..., Any], *args: Any, machine: Machine = SMALL) -> lis
     return loops_of(tiled)
 
 
+# ------------------------------------------------------------------ values
+
+
 def causal(q: Any, k: Any, v: Any) -> Any:
     rows, columns = jnp.arange(q.shape[-2])[:, None], jnp.arange(k.shape[-2])
     return attention(q, k, v, rows >= columns)
@@ -226,6 +229,9 @@ def test_tiles_cover_any_rows_on_any_cores(rows: int, cores: int) -> None:
     args = normal(rows, 8), normal(48, 8), normal(48, 4)
     (loop,) = checked(causal, *args, machine=machine)
     assert loop.attrs["trip"] >= cores
+
+
+# ------------------------------------------------------------------ compiled
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -13,12 +13,7 @@ import pytest
 
 import stagejit
 from stagejit import pipeline
-from stagejit.errors import (
-    USERS_FAULTS,
-    FallbackWarning,
-    InternalError,
-    UnsupportedOpError,
-)
+from stagejit.errors import USERS_FAULTS, FallbackWarning, InternalError, UnsupportedOpError
 from stagejit.options import Options
 from stagejit.pipeline import STEPS, Compilation
 from stagejit.runtime.cpu.loader import call_count

@@ -6,9 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from stagejit.runtime.objects.object_cache import (
-    ObjectCache,
-)
+from stagejit.runtime.objects.object_cache import ObjectCache
 from tests.runtime.objects.folders import BODY, KEY
 
 

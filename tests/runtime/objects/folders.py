@@ -9,9 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from stagejit.runtime.objects.object_cache import (
-    digest,
-)
+from stagejit.runtime.objects.object_cache import digest
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 KEY, OTHER = digest("one"), digest("another")

@@ -17,10 +17,7 @@ from typing import Any
 import pytest
 
 from stagejit.runtime.objects import private_folder
-from stagejit.runtime.objects.object_cache import (
-    ObjectCache,
-    digest,
-)
+from stagejit.runtime.objects.object_cache import ObjectCache, digest
 from tests.runtime.objects.folders import BODY, KEY, OTHER, entry, mode
 
 

@@ -40,6 +40,9 @@ def test_all_that_is_made_is_private(tmp_path: Path) -> None:
     assert mode(entry(folder)) == mode(folder / "secret") == 0o600
 
 
+# -- the folder ------------------------------------------------------------------------------------
+
+
 def writable_by_others(folder: Path) -> Path:
     folder.chmod(0o777)
     return folder
@@ -140,6 +143,9 @@ def test_a_path_that_cannot_be_is_one_warning(path: str, tmp_path: Path) -> None
         cache.put(KEY, BODY)
 
 
+# -- leftovers and other processes -----------------------------------------------------------------
+
+
 def test_leftovers_are_swept_and_work_in_progress_is_not(folder: Path) -> None:
     (folder / ".tmp-left").write_bytes(b"by a process that died")
     (folder / ".tmp-busy").write_bytes(b"being written")
@@ -194,6 +200,9 @@ def test_a_secret_without_hard_links(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(os, "link", no_links)
     ObjectCache(tmp_path / "cache").put(KEY, BODY)
     assert ObjectCache(tmp_path / "cache").get(KEY) == BODY
+
+
+# -- the choice of a folder ------------------------------------------------------------------------
 
 
 def test_an_empty_variable_means_no_cache(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,10 +10,10 @@ import pytest
 
 from stagejit.runtime.objects import engine as engine_module
 from stagejit.runtime.objects.engine import Engine, cache_key
-from stagejit.runtime.objects.object_cache import (
-    ObjectCache,
-)
+from stagejit.runtime.objects.object_cache import ObjectCache
 from tests.runtime.objects.folders import call, run_python
+
+# -- objects ---------------------------------------------------------------------------------------
 
 
 def returns(value: int, name: str) -> str:
@@ -50,6 +50,7 @@ def test_the_key_names_the_version_of_llvm(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 # -- whole programs --------------------------------------------------------------------------------
+
 
 WHOLE = textwrap.dedent("""
     import warnings

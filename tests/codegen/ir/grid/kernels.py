@@ -36,6 +36,9 @@ def shuffled(count: int) -> list[int]:
     return random.Random(0).sample(range(count), count)
 
 
+# -------------------------------------------------------------------- a sum over blocks
+
+
 def block_sum(threads: int, *, barriers: int = 2) -> GridBuilder:
     """Each block adds the sum of its numbers to the result: in warps by exchanges, between warps
     by shared memory."""
@@ -61,6 +64,9 @@ def block_sum(threads: int, *, barriers: int = 2) -> GridBuilder:
 
     b.if_(b.compare("eq", b.warp(), 0), first_warp)
     return b
+
+
+# -------------------------------------------------------------------- a tiled product
 
 
 def product(tile: MatrixTile, summed: int) -> GridBuilder:
@@ -110,6 +116,9 @@ TILES = [
     (m16n8k32(unsigned=(True, False)), np.int8),
     (m16n8k32(unsigned=(True, True)), np.int8),
 ]
+
+
+# -------------------------------------------------------------------- a histogram
 
 
 def histogram(bins: int) -> GridBuilder:

@@ -9,9 +9,7 @@ import pytest
 
 from stagejit.codegen.cpu.llvm.lower import lower
 from stagejit.codegen.ir.grid.builder import GridBuilder
-from stagejit.codegen.ir.grid.matrix_tiles import (
-    M8N8K4_F64,
-)
+from stagejit.codegen.ir.grid.matrix_tiles import M8N8K4_F64
 from stagejit.codegen.ir.nodes import F32, F64, I32, I64, Value
 from stagejit.codegen.target import Target
 from stagejit.errors import InternalError, VerificationError

@@ -19,6 +19,8 @@ from stagejit.codegen.ir.nodes import I32
 from stagejit.errors import VerificationError
 from tests.codegen.ir.grid.kernels import TILES, block_sum, histogram, launch, product, shuffled
 
+# -------------------------------------------------------------------- a sum over blocks
+
 
 @pytest.mark.parametrize("threads", [32, 64, 256])
 @pytest.mark.parametrize("size", [0, 1, 37, 256, 1000])
@@ -38,6 +40,9 @@ def test_a_missing_barrier_is_a_race() -> None:
         launch(b, arrays, [64], blocks=[1])
     assert "element 1 of @parts.b2 is read by thread 1, and written by another" in str(caught.value)
     assert "-->" in str(caught.value)
+
+
+# -------------------------------------------------------------------- a tiled product
 
 
 _RESULTS = {"f32": np.float32, "f64": np.float64, "i32": np.int32}
@@ -118,6 +123,9 @@ def test_what_is_not_finite_stays_so_in_tf32() -> None:
     out = np.zeros((64, 48), np.float32)
     launch(product(M16N8K8_TF32, 24), [x, np.ones((24, 48), np.float32), out], [48], blocks=[3, 2])
     np.testing.assert_array_equal(out[:7, 5], [np.inf, -np.inf, np.inf, *[np.nan] * 3, 0])
+
+
+# -------------------------------------------------------------------- a histogram
 
 
 @pytest.mark.parametrize("bins", [1, 7, 64])

@@ -7,8 +7,6 @@ import pytest
 from tests.dispatch.rewrites.copies.texts import COPY, changed, declined
 from tests.dispatch.rewrites.texts import part, plain
 
-# ------------------------------------------- arguments that are returned as they are
-
 THERE = "+ it is returned in the donated argument that it is"
 SAME = part("f32[4] = reshape %a0", "%0", a0="f32[4]")
 

@@ -7,8 +7,6 @@ import pytest
 from tests.dispatch.rewrites.inserts.texts import DEPENDS, IN_PLACE, PLACED, changed, declined
 from tests.dispatch.rewrites.texts import part, plain
 
-# --------------------------------------------------- buffers that are assembled
-
 ASSEMBLED = """
     graph @f(%x: f32[2], %d: f32[8] donated) {
       %0: f32[4] = empty

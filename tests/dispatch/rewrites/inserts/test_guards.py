@@ -11,6 +11,9 @@ ARGUMENT = "- what is copied is the argument x, which nobody computes"
 FULL = "- the producer has the {} operands that one dispatch may have"
 
 
+# ------------------------------------------------------------ what is no copy
+
+
 @pytest.mark.parametrize("into", ["two values", "two results", "a border", "a value", "nothing"])
 def test_dont_take_over_what_is_more_than_a_copy(into: str) -> None:
     put = "f32[6] = insert_slice %a0 into %d0 at (0)"
@@ -46,6 +49,9 @@ def test_dont_take_over_what_is_more_than_a_copy(into: str) -> None:
     if into == "two results":
         before = before.replace("return %1", "return %1, %2")
     assert declined(before, copying=copying[into]) == []
+
+
+# ----------------------------------------------------------- who could make it
 
 
 def test_dont_take_over_a_copy_of_an_update() -> None:
@@ -116,6 +122,9 @@ def test_dont_exceed_the_operands_of_who_writes_a_buffer_that_is_placed() -> Non
         }""")
 
 
+# ----------------------------------------------------- what it would overwrite
+
+
 def test_dont_overwrite_what_the_producer_reads_elsewhere() -> None:
     before = """
         graph @f(%d: f32[6] donated) {
@@ -164,6 +173,9 @@ def test_dont_place_a_value_where_it_was_placed_before() -> None:
           return %3
         }""")
     assert said == [PLACED, PLACED, reason]
+
+
+# ------------------------------------------------------------ what has to wait
 
 
 def test_dont_wait_for_oneself() -> None:

@@ -14,8 +14,6 @@ def limited(text: str, limit: int) -> tuple[str, list[str]]:
     return rewritten(text, limit_operands, Options(operand_limit=limit))
 
 
-# --------------------------------------------------------------- text to text
-
 SUM = """
     graph @f(%a: f32[4], %b: f32[4], %c: f32[4], %d: f32[4]) {
       %0: f32[4] = dispatch map %a, %b, %c, %d

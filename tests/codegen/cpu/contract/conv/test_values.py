@@ -147,6 +147,9 @@ def test_gradients(host: Runner, numbers: Any, x: Any, w: Any, strides: Any) -> 
     host.check(lambda x, ct: jax.linear_transpose(lambda w: forward(x, w), w)(ct)[0], x, ct)
 
 
+# -------------------------------------------------------------------- what is fused
+
+
 def test_prologue_and_epilogue(runner: Runner) -> None:
     def fn(x: jax.Array, w: jax.Array, b: jax.Array) -> jax.Array:
         y = lax.conv_general_dilated(x * 2 + 1, w, (1, 1), "SAME", dimension_numbers=NCHW)
@@ -186,6 +189,9 @@ def test_reads_a_range_of_channels(runner: Runner) -> None:
         )
 
     runner.check(fn, array(1, 9, 10, 25), array(7, 5, 3, 3))
+
+
+# -------------------------------------------------------------------- any configuration
 
 
 @st.composite
