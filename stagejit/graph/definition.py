@@ -304,7 +304,8 @@ def known_kinds() -> list[str]:
     return sorted({*_DEFINITIONS, *_declared.get({})})
 
 
-def require(condition: bool, message: str) -> None:
-    """What `infer` says of operands that do not fit."""
+def require(condition: bool, message: str, *given: object) -> None:
+    """What `infer` says of operands that do not fit. given: what stands in the message, in place of
+    each {}: most operands fit, and of these no text is made."""
     if not condition:
-        raise ValueError(message)
+        raise ValueError(message.format(*given) if given else message)

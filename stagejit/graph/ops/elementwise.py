@@ -32,7 +32,7 @@ def _map(operands: Types, attrs: Attrs) -> TensorType:
         raise ValueError(f"dtype is the string {given!r}: give a type, as writing.{given}")
     dtype = function.result_dtype(attrs["fn"], [type.dtype for type in operands])
     require(len({type.shape for type in operands}) == 1, "operands differ in shape")
-    require(dtype is attrs["dtype"], f"the result is {dtype}, not {attrs['dtype']}")
+    require(dtype is attrs["dtype"], "the result is {}, not {}", dtype, attrs["dtype"])
     for name in function.params:
         require(name in attrs, f"{attrs['fn']} needs {name}")
     return TensorType(dtype, operands[0].shape)

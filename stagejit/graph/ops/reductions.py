@@ -34,7 +34,7 @@ _MINUS: dict[str, np.ufunc] = {
 def _reduce(operands: Types, attrs: Attrs) -> TensorType:
     (x,) = operands
     fn, axes = attrs["fn"], attrs["axes"]
-    require(x.dtype.kind in REDUCE_FUNCTIONS.get(fn, ()), f"{fn} is not defined for {x.dtype}")
+    require(x.dtype.kind in REDUCE_FUNCTIONS.get(fn, ()), "{} is not defined for {}", fn, x.dtype)
     require_axes(axes, x.rank)
     shape = tuple(size for axis, size in enumerate(x.shape) if axis not in axes)
     if fn not in _ARG:

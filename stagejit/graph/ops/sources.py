@@ -29,7 +29,7 @@ def _const(operands: Types, attrs: Attrs) -> TensorType | None:
     if not isinstance(value, np.ndarray):
         return None
     layout = attrs.get("layout", ROW_MAJOR)
-    require(layout.fits(value.shape), f"{layout} is no layout of that shape")
+    require(layout.fits(value.shape), "{} is no layout of that shape", layout)
     return TensorType(from_numpy(value.dtype), value.shape, layout)
 
 
@@ -52,7 +52,7 @@ def _read_const(
 
 def _iota(operands: Types, attrs: Attrs) -> TensorType:
     require(not operands, "takes no operands")
-    require(0 <= attrs["axis"] < len(attrs["shape"]), f"no axis {attrs['axis']}")
+    require(0 <= attrs["axis"] < len(attrs["shape"]), "no axis {}", attrs["axis"])
     return TensorType(attrs["dtype"], attrs["shape"])
 
 
@@ -65,7 +65,7 @@ def _value_of_iota(evaluator: Evaluator, op: Op) -> Array:
 def _empty(operands: Types, attrs: Attrs) -> TensorType:
     require(not operands, "takes no operands")
     layout = attrs.get("layout", ROW_MAJOR)
-    require(layout.fits(attrs["shape"]), f"{layout} is no layout of that shape")
+    require(layout.fits(attrs["shape"]), "{} is no layout of that shape", layout)
     return TensorType(attrs["dtype"], attrs["shape"], layout)
 
 

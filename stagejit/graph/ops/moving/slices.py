@@ -51,10 +51,8 @@ def _require_box(
     strides: Sequence[int],
 ) -> None:
     require(len(offsets) == len(sizes) == len(strides) == x.rank, "a box of another rank")
-    require(
-        sum(offset is None for offset in offsets) == len(starts),
-        f"{len(starts)} starts for offsets {offsets}",
-    )
+    dynamic = sum(offset is None for offset in offsets)
+    require(dynamic == len(starts), "{} starts for offsets {}", len(starts), offsets)
     require(
         all(t.shape == () and t.dtype.name in ("i32", "i64") for t in starts),
         "starts are i32 or i64 scalars",
@@ -62,7 +60,7 @@ def _require_box(
     for axis, (offset, size, stride) in enumerate(zip(offsets, sizes, strides, strict=True)):
         extent = (size - 1) * stride + 1 if size else 0
         fits = stride >= 1 and size >= 0 and 0 <= (offset or 0) <= x.shape[axis] - extent
-        require(fits, f"box {offsets}, {sizes}, {strides} leaves dimension {axis}")
+        require(fits, "box {}, {}, {} leaves dimension {}", offsets, sizes, strides, axis)
 
 
 def boxed(op: Op) -> tuple[Value, tuple[int, ...], Sequence[Value]]:

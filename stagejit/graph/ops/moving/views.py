@@ -24,8 +24,9 @@ _SHAPE = frozenset({"shape"})
 def _broadcast(operands: Types, attrs: Attrs) -> TensorType:
     (x,) = operands
     shape, axes = attrs["shape"], attrs["axes"]
-    require(len(set(axes)) == len(axes) == x.rank, f"axes {axes} do not name each dimension once")
-    require(x.shape == tuple(shape[axis] for axis in axes), f"does not fit {shape} at {axes}")
+    each = len(set(axes)) == len(axes) == x.rank
+    require(each, "axes {} do not name each dimension once", axes)
+    require(x.shape == tuple([shape[axis] for axis in axes]), "does not fit {} at {}", shape, axes)
     return TensorType(x.dtype, shape)
 
 
@@ -54,7 +55,7 @@ def _push_broadcast(op: Op, index: Index) -> Index:
 def _reshape(operands: Types, attrs: Attrs) -> TensorType:
     (x,) = operands
     result = TensorType(x.dtype, attrs["shape"])
-    require(result.size == x.size, f"{result} has another number of elements")
+    require(result.size == x.size, "{} has another number of elements", result)
     return result
 
 
