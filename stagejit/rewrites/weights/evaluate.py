@@ -377,10 +377,13 @@ def grows(value: Value, of: Iterable[Value], read: ReadNbytes) -> str:
 
 def _measures(graph: Graph) -> tuple[Made, ...]:
     """Those that rewrites have asked for."""
-    return tuple(
-        Made(error_of(lost), tuple(graph.weights[w] for w in lost.of))
-        for lost in graph.measures.values()
-    )
+    found, alike = list[Made](), dict[Graph, Made]()
+    for lost in graph.measures.values():
+        weights = tuple(graph.weights[w] for w in lost.of)
+        if lost.squares not in alike:
+            alike[lost.squares] = Made(error_of(lost), weights)
+        found.append(alike[lost.squares].of(weights))
+    return tuple(found)
 
 
 def _multiplies(op: Op) -> bool:

@@ -252,9 +252,12 @@ def _want_axes(graph: Graph, op: Op, at: int) -> tuple[Weight, str]:
 def _made(log: Log, op: Op, at: int, form: str) -> Stored:
     graph, value = log.graph, _unturned(op.operands[at])[0]
     weight, text = _want_axes(graph, op, at)
-    made = narrowed(graph, value, form, *weight.axes_for(text))
+    axes = weight.axes_for(text)
+    made = narrowed(graph, value, form, *axes)
     of = tuple(graph.weights[w] for w in weights_behind(graph, value))
-    graph.measures[of, text] = lost_of(graph, value, made.restored(graph), has_infinities(form))
+    graph.measures[of, text] = lost_of(
+        graph, value, made.restored(graph), has_infinities(form), (text, form, axes)
+    )
     return made
 
 

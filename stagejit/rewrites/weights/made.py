@@ -12,6 +12,7 @@ others read that against its order: a program looks at what others keep before i
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import replace
 from typing import Any
 
@@ -51,6 +52,12 @@ class Made:
         self.base, self.views = base or self.plain, views
         self.text = f"{self.plain}{layout}"
         self.flops = float(sum(op.definition.flops(op) for op in graph.ops()))
+
+    def of(self, weights: tuple[Weight, ...]) -> Made:
+        """The same of other weights."""
+        made = copy(self)
+        made.weights = weights
+        return made
 
     @property
     def is_packed(self) -> bool:

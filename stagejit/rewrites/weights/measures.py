@@ -9,7 +9,7 @@ an element is no finite number, unless its form has such: of those it counts the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 
 from stagejit.graph.ir import Graph, Op, Value
@@ -29,7 +29,7 @@ Stored = tuple[tuple[Weight, ...], str]
 @dataclass(frozen=True)
 class Lost:
     """Of one value. of: the bound inputs that the inputs of both graphs are. squares: of what is
-    lost, and of all of it. restored: what stands for the value."""
+    lost, and of all of it. restored: what stands for the value. Other values may have both."""
 
     value: Value
     of: tuple[Value, ...]
@@ -37,9 +37,30 @@ class Lost:
     restored: Graph
 
 
-def lost_of(graph: Graph, value: Value, restored: Value, has_infinities: bool) -> Lost:
-    """restored: what is read instead; has_infinities: Inf and NaN are so, too."""
-    behind = weights_behind(graph, value)
+class _Alike(dict[Hashable, tuple[Graph, Graph]]):
+    """The graphs of values of one graph, by how they are made and stored: those of layers of one
+    shape are built once."""
+
+    @classmethod
+    def of(cls, graph: Graph) -> _Alike:
+        found: _Alike = graph.analyses.setdefault(cls, cls())
+        return found
+
+
+def lost_of(
+    graph: Graph, value: Value, restored: Value, has_infinities: bool, how: Hashable
+) -> Lost:
+    """restored: what is read instead; has_infinities: Inf and NaN are so, too. how: equal for
+    values that are made of weights, and stored, in the same way."""
+    alike, behind = _Alike.of(graph), weights_behind(graph, value)
+    if how not in alike:
+        alike[how] = _graphs(behind, value, restored, has_infinities)
+    return Lost(value, behind, *alike[how])
+
+
+def _graphs(
+    behind: Sequence[Value], value: Value, restored: Value, has_infinities: bool
+) -> tuple[Graph, Graph]:
     squares, again = Graph("error"), Graph("restored")
     known = {w: squares.add_input(f"w{at}", w.type) for at, w in enumerate(behind)}
     known |= cloned(squares, [value, restored], known)
@@ -52,7 +73,7 @@ def lost_of(graph: Graph, value: Value, restored: Value, has_infinities: bool) -
     squares.set_outputs([_sum(squares, mapped(squares, "mul", x, x)) for x in both])
     known = {w: again.add_input(f"w{at}", w.type) for at, w in enumerate(behind)}
     again.set_outputs([cloned(again, [restored], known)[restored]])
-    return Lost(value, behind, squares, again)
+    return squares, again
 
 
 def of_body(op: Op, body: Graph) -> dict[Stored, Lost]:
