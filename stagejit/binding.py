@@ -189,9 +189,7 @@ class Bound(Traceable):
                         loc=line_of(),
                         next_step="bind anew, or make it an array",
                     )
-            last = snapshots.last_call()
             wait_for_calls()  # which may still read the weights
-            snapshots.have_ended(last)
             arrays = {weight: array for weight, (array, _) in new.items()}
             made: dict[Any, Reading] = {}
             while not _replace(new, made):

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import gc
-import subprocess
-import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import jax
@@ -67,16 +66,12 @@ class Failing:
 
 
 @pytest.fixture
-def others(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Another thread, which might have made the calls: an update cannot tell."""
-    stop = threading.Event()
-    thread = threading.Thread(target=stop.wait)
-    thread.start()
-    yield
-    stop.set()
-    thread.join()
-    monkeypatch.setattr(snapshots, "LONGEST_SECONDS", 0.0)
-    snapshots.have_ended(2**62)
+def told(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Nobody looks whether anybody waits for a call: it has to tell."""
+    with monkeypatch.context() as patched:
+        patched.setattr(snapshots, "_may_run", lambda *_: True)
+        yield
+    snapshots.moments()
 
 
 def lists_of(bound: Any) -> set[int]:
@@ -105,7 +100,7 @@ KINDS = [
 
 
 @pytest.mark.some(60)
-@pytest.mark.usefixtures("others")
+@pytest.mark.usefixtures("told")
 @pytest.mark.parametrize("kind", KINDS, ids="-".join)
 @pytest.mark.parametrize("how", [h for h in TRANSFORMED if h != "jvp"])
 @pytest.mark.parametrize("off", [(), XLA_LOOPS], ids=["native", "loops of XLA"])
@@ -140,7 +135,7 @@ def test_nothing_is_kept(name: str, off: tuple[str, ...], how: str, kind: tuple[
     jax.tree.map(np.testing.assert_array_equal, ended(function, X), wanted)
 
 
-@pytest.mark.usefixtures("others")
+@pytest.mark.usefixtures("told")
 def test_a_part_of_ours_that_fails() -> None:
     """By a check, also where it reads no weights, or looks at what XLA made for XLA."""
     options = stagejit.Options(check_nans=True)
@@ -160,7 +155,7 @@ def test_a_part_of_ours_that_fails() -> None:
         assert lists_of(bound) == {1}
 
 
-@pytest.mark.usefixtures("others")
+@pytest.mark.usefixtures("told")
 @pytest.mark.parametrize("off", [(), ("leave-bodies",)], ids=["left", "pieces"])
 def test_a_condition_that_fails(off: tuple[str, ...]) -> None:
     failing = Failing("io", "error")
@@ -186,73 +181,80 @@ def with_one_part_between(failing: Any) -> Any:
     return stagejit.bind(f, params(1.0))
 
 
-ALONE = """
-import jax
-from stagejit.runtime.cpu import snapshots
-from tests.binding.test_snapshots import X, params
-from tests.binding.test_snapshots_of_failures import Failing, ended, lists_of, with_one_part_between
-
-snapshots.give_back = lambda snapshot: None  # as where nobody learns of a failure
-snapshots.LONGEST_SECONDS = 0.0
-failing = Failing("pure", "error")
-bound = with_one_part_between(failing)
-f = jax.jit(lambda x: bound(x) + 1)
-assert ended(f, X) is not None
-for number in range(3):
-    failing.count, failing.fails_at = 0, 1
-    bound.update(params(number + 1.0))
-    assert ended(f, X) is None
-    assert len(snapshots.moments()) == 1
-bound.update(params(9.0))
-assert snapshots.moments() == [snapshots.next_moment() - 1]
-assert lists_of(bound) == {1}
-print("all have ended")
-"""
+CALLERS: dict[str, Callable[[Callable[[], Any]], Any]] = {
+    "this thread": lambda call: call(),
+    "another one": lambda call: ThreadPoolExecutor(1).submit(call).result(),
+    "one that has gone": lambda call: _in_thread(call),
+}
 
 
-def test_the_only_thread_knows_that_calls_have_ended() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", ALONE], capture_output=True, text=True, check=False
-    )
-    assert done.stdout == "all have ended\n", done.stderr
+def _in_thread(call: Callable[[], Any]) -> None:
+    thread = threading.Thread(target=call)
+    thread.start()
+    thread.join()
 
 
-def test_a_call_of_a_thread_that_has_gone_may_still_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody waits for one whose results nobody keeps."""
-    given: list[int] = []
-    tickets = np.array([[5, 0], [0, 0], [9, 1], [6, 1]])
-    monkeypatch.setattr(snapshots, "_give_back", lambda ticket, number: given.append(number))
-    monkeypatch.setattr(snapshots, "_tickets", lambda: tickets)
-    monkeypatch.setattr(snapshots, "_seen", {})
-    clock = [100.0]
-    monkeypatch.setattr("time.monotonic", lambda: clock[0])
-    snapshots.have_ended(7)
-    clock[0] += snapshots.LONGEST_SECONDS - 1
-    tickets[1] = 7, 1
-    snapshots.have_ended(7)
-    assert given == []
-    snapshots.have_ended(None)
-    clock[0] += 2
-    snapshots.have_ended(7)
-    assert given == [5, 6]
-
-
-@pytest.mark.usefixtures("others")
-def test_what_nobody_gives_back_another_call_takes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(snapshots, "give_back", lambda snapshot: None)
-    monkeypatch.setattr("stagejit.runtime.cpu.weights._MOST_SECONDS", 0.0)
+@pytest.mark.parametrize(
+    "around", [lambda f: f, lambda f: jax.jit(lambda x: f(x) + 1)], ids=["alone", "in a program"]
+)
+@pytest.mark.parametrize("caller", CALLERS)
+def test_where_nobody_waits_for_a_call_it_has_gone(
+    caller: str, around: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(snapshots, "give_back", lambda snapshot: None)  # nobody learns of it
     failing = Failing("pure", "error")
     bound = with_one_part_between(failing)
-    ended(bound, X)
-    first = snapshots.next_moment() - 1
-    for number in range(snapshots.TICKETS + 4):
-        if number == 4:
-            bound.update(params(2.0))
+    f = around(bound)
+    wanted = ended(f, X)
+    for number in range(4):
         failing.count, failing.fails_at = 0, 1
-        assert ended(bound, X) is None
-        if number in (3, snapshots.TICKETS - 1, snapshots.TICKETS + 3):
-            assert (first in (snapshots.moments() or [])) == (number < snapshots.TICKETS)
+        CALLERS[caller](lambda: ended(f, X))
+        bound.update(params(number + 1.0))
+        assert snapshots.moments() == [snapshots.next_moment() - 1]
+        assert lists_of(bound) == {1}
     failing.fails_at = -1
-    bound.update(params(3.0))
-    np.testing.assert_allclose(bound(X), X * 12)
-    assert lists_of(bound) == {2}  # of the calls with 2, and of now
+    bound.update(params(1.0))
+    np.testing.assert_array_equal(ended(f, X), wanted)
+
+
+MANY = 30
+
+
+@pytest.mark.parametrize("where", ["in it", "on another thread"])
+@pytest.mark.parametrize("meanwhile", ["nothing", "calls", "failures", "failures nobody tells"])
+def test_a_call_that_runs_reads_what_it_began_with(
+    meanwhile: str, where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever happens before it goes on: many updates, and calls of others between them."""
+    monkeypatch.setattr("stagejit.runtime.cpu.weights._MOST_SECONDS", 0.0)
+    if where != "in it":  # which waits for the thread
+        monkeypatch.setattr("stagejit.binding.wait_for_calls", lambda: None)
+    if meanwhile == "failures nobody tells":
+        monkeypatch.setattr(snapshots, "give_back", lambda snapshot: None)
+    failing = Failing("pure", "error")
+    other = with_one_part_between(failing)
+    bound: Any = None
+
+    def happens() -> None:
+        for number in range(MANY):
+            failing.count, failing.fails_at = 0, 1 if meanwhile.startswith("failures") else -1
+            if meanwhile != "nothing":
+                ended(other, X)
+            bound.update(params(float(number)))
+
+    def called(x: Any) -> Any:
+        if bound is not None:
+            CALLERS["this thread" if where == "in it" else "one that has gone"](happens)
+        return np.asarray(x)
+
+    def f(p: Any, x: Any) -> Any:
+        return jax.pure_callback(called, x, x * p["a"]) * p["b"]
+
+    made = stagejit.bind(f, params(3.0))
+    ended(made, X)
+    bound = made
+    np.testing.assert_allclose(made(X), X * 12)
+    bound = None
+    np.testing.assert_allclose(made(X), X * (MANY - 1) * MANY)
+    made.update(params(1.0))
+    assert lists_of(made) == {1}

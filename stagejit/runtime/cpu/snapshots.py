@@ -13,42 +13,44 @@ A table keeps what it had at each moment for which there is a ticket (`weights.p
 Note [Calls that fail]: XLA runs nothing more of a call that fails, so its end is not reached. A
 part of ours that fails gives the ticket back, and so does a callback between them, which gets the
 snapshot for that (`lowering/snapshots.py`). Other failures, as of a callback in a program around
-ours, tell nobody: an update by the only thread that there is waits for calls, and takes back what
-tickets it has seen for `LONGEST_SECONDS`; and where all `TICKETS` are taken, the next call takes
-that of another. Not at once, since it waits for no call whose results nobody keeps, of a thread
-that has gone. So a call may have lost its ticket, and still run: what a part reads is there in any
-case, from a moment that is kept. Each call has a number of its own, and gives back no ticket that
-another one has by now.
+ours, tell nobody. But such a call runs in the thread that made it: the frame of Python's that did
+waits at the instruction. Where no frame of that thread waits there any more, the call has gone, and
+`moments` takes its ticket back. A call on a thread of XLA's runs no Python, and fails hardly ever
+so; its ticket stays. No call that runs loses its ticket, whatever others do: there are as many as
+are taken at one time. Other parts of a call that has failed may still run without it: what they
+read is there, from a moment that is kept, and nobody sees what comes out. Each call has a number of
+its own, and gives back no ticket that another one has by now.
 """
 
 from __future__ import annotations
 
 import ctypes
 import sys
-import time
+import threading
 from collections.abc import Callable
 
 import numpy as np
 
 from stagejit.base.threads.locks import new_lock
 
-# Of the variable: the moment of now and the number of the last call; a line further how many calls
-# are taking a ticket; a line further all tickets.
-NOW, CALLS, TAKING, FIRST = 0, 8, 64, 128
-# Of a ticket: the number of the call that has it, or 0; its moment.
-CALL, MOMENT = 0, 8
-TICKET_NBYTES, TICKETS = 16, 256
-NBYTES = FIRST + TICKET_NBYTES * TICKETS
+# Of the variable: the moment of now, the number of the last call, the last ticket that was made,
+# the function that notes who waits; a line further how many calls are taking a ticket.
+NOW, CALLS, TICKETS, NOTE, TAKING = 0, 8, 16, 24, 64
+NBYTES = 128
+# Of a ticket, which stays: the number of the call that has it, or 0, or `TAKEN` while that begins;
+# its moment; the ticket that was made before; who waits for the call: the thread, the frame by its
+# `id`, or 0 where nobody does, and its instruction.
+CALL, MOMENT, NEXT, THREAD, FRAME, INSTRUCTION = range(0, 48, 8)
+TICKET_NBYTES = 48
+TAKEN = -1
+_TICKET = ctypes.c_int64 * (TICKET_NBYTES // 8)
 
 # Of a snapshot, as a value of XLA's: its moment, the ticket's address, the number of the call.
 TICKET, NUMBER = 8, 16
 SNAPSHOT_NBYTES = 24
 
-LONGEST_SECONDS = 60.0  # of a call whose results nobody keeps
-
 _lock = new_lock()
 _now = 0
-_seen: dict[int, float] = {}  # numbers of calls that had tickets when nobody else was there; when
 _variable = 0  # the address of the native one, once a program takes snapshots
 _give_back: Callable[[int, int], None] | None = None
 
@@ -59,7 +61,20 @@ def tell(variable: int, give_back: int) -> None:
     with _lock:
         _variable = variable
         _give_back = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64)(give_back)
-        _word(NOW).value = _now
+        _word(_variable + NOTE).value = ctypes.cast(_native_note, ctypes.c_void_p).value or 0
+        _word(_variable + NOW).value = _now
+
+
+def _note(ticket: int) -> None:
+    """The caller of a call that takes a ticket waits for it in this thread."""
+    frame = sys._getframe().f_back
+    if frame is not None:
+        _word(ticket + THREAD).value = threading.get_ident()
+        _word(ticket + INSTRUCTION).value = frame.f_lasti
+        _word(ticket + FRAME).value = id(frame)
+
+
+_native_note = ctypes.CFUNCTYPE(None, ctypes.c_int64)(_note)
 
 
 def next_moment() -> int:
@@ -73,7 +88,7 @@ def pass_on() -> None:
     with _lock:
         _now += 1
         if _variable:
-            _word(NOW).value = _now
+            _word(_variable + NOW).value = _now
 
 
 def moments() -> list[int] | None:
@@ -82,10 +97,26 @@ def moments() -> list[int] | None:
     with _lock:
         if not _variable:
             return [_now]
-        if _word(TAKING).value:
+        if _word(_variable + TAKING).value:
             return None
-        tickets = _tickets()
-        return sorted({_now, *tickets[tickets[:, 0] != 0, 1].tolist()})
+        asked, at = {_now}, _word(_variable + TICKETS).value
+        while at:
+            call, moment, before, *waiting = _TICKET.from_address(at)
+            if call > 0 and _may_run(*waiting):
+                asked.add(moment)
+            elif call > 0 and _give_back is not None:
+                _give_back(at, call)
+            at = before
+        return sorted(asked)
+
+
+def _may_run(thread: int, frame: int, instruction: int) -> bool:
+    """Whether a call still may for which this frame waits at this instruction. A later one that
+    has the same `id`, as another turn of the same loop, could be it."""
+    waiting = sys._current_frames().get(thread) if frame else None
+    while waiting is not None and (id(waiting), waiting.f_lasti) != (frame, instruction):
+        waiting = waiting.f_back
+    return not frame or waiting is not None
 
 
 def give_back(snapshot: np.ndarray[tuple[int, ...], np.dtype[np.uint32]]) -> None:
@@ -95,31 +126,5 @@ def give_back(snapshot: np.ndarray[tuple[int, ...], np.dtype[np.uint32]]) -> Non
         _give_back(ticket, number)
 
 
-def last_call() -> int | None:
-    """The number of the last call that took a snapshot, if only this thread may have made it."""
-    if not _variable or len(sys._current_frames()) > 1:
-        return None
-    return _word(CALLS).value
-
-
-def have_ended(last: int | None) -> None:
-    """The calls up to one have been waited for, if `last_call` said which: all have ended, or
-    failed, but those that nobody can wait for, which do so in `LONGEST_SECONDS`."""
-    global _seen
-    if last is None or _give_back is None:
-        return
-    now = time.monotonic()
-    taken = [(at, number) for at, number in enumerate(_tickets()[:, 0].tolist()) if number]
-    _seen = {number: _seen.get(number, now) for _, number in taken if number <= last}
-    for at, number in taken:
-        if now - _seen.get(number, now + 1) >= LONGEST_SECONDS:
-            _give_back(_variable + FIRST + TICKET_NBYTES * at, number)
-
-
-def _tickets() -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
-    memory = (ctypes.c_int64 * (2 * TICKETS)).from_address(_variable + FIRST)
-    return np.array(memory, np.int64).reshape(TICKETS, 2)
-
-
-def _word(offset: int) -> ctypes.c_int64:
-    return ctypes.c_int64.from_address(_variable + offset)
+def _word(address: int) -> ctypes.c_int64:
+    return ctypes.c_int64.from_address(address)

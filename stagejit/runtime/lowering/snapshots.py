@@ -23,6 +23,7 @@ from jax.extend.core.primitives import jit_p
 from stagejit.compat import scan_counts, with_constant
 from stagejit.runtime.cpu import snapshots
 from stagejit.runtime.cpu.native import snapshots as native
+from stagejit.runtime.cpu.native import support
 from stagejit.runtime.lowering import seams
 from stagejit.runtime.lowering.ffi_calls import ffi_call
 from stagejit.runtime.lowering.marks import with_input
@@ -188,7 +189,7 @@ def _is_plain(equation: Any) -> bool:
 @functools.cache
 def _register() -> None:
     """Tell XLA of both targets, and them of the moment of now."""
-    found = native.addresses()
+    found = native.addresses(support.addresses())
     for name, symbol in ((BEGIN, native.BEGIN), (END, native.END)):
         handler: Any = jax.ffi.pycapsule(ctypes.c_void_p(found[symbol]))  # type: ignore[no-untyped-call]
         jax.ffi.register_ffi_target(name, handler, platform="cpu", api_version=1)

@@ -180,7 +180,7 @@ look:
   br i1 %later, label %back, label %found
 back:
 {abi.load("%before", "ptr", "%seen", weights.BEFORE)}\
-  %oldest = icmp eq ptr %before, null      ; the call has lost its ticket
+  %oldest = icmp eq ptr %before, null      ; the call has failed, see `snapshots.py`
   br i1 %oldest, label %found, label %look
 found:
   %list = phi ptr [%newest, %bind], [%seen, %look], [%seen, %back]

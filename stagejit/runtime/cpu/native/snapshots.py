@@ -9,21 +9,31 @@ Input: nothing but XLA's FFI. Output: addresses of
 
 from __future__ import annotations
 
+import ctypes
 import functools
+from collections.abc import Mapping
 
 from stagejit.runtime import ffi_abi as abi
 from stagejit.runtime.cpu import snapshots
 from stagejit.runtime.cpu.native import entry
 from stagejit.runtime.objects.engine import engine
+from stagejit.runtime.objects.linker import libc_address
 from stagejit.runtime.objects.object_cache import ObjectCache
 
 BEGIN, END, VARIABLE = "sj_snapshot_begin", "sj_snapshot_end", "sj_snapshots"
 GIVE_BACK = "sj_give_back"
+_THREAD = "PyGILState_GetThisThreadState"  # null for one of XLA's
+_NO_MEMORY = "stagejit: no memory for a snapshot of weights"
 
 
-def addresses(cache: ObjectCache | None = None) -> dict[str, int]:
+def addresses(support: Mapping[str, int], cache: ObjectCache | None = None) -> dict[str, int]:
     """Of all functions, and of the variable."""
-    return engine().load({BEGIN: snapshots_ir()}, cache=cache)
+    imports = {
+        "calloc": libc_address("calloc"),
+        "sj_error": support["sj_error"],
+        _THREAD: ctypes.cast(getattr(ctypes.pythonapi, _THREAD), ctypes.c_void_p).value or 0,
+    }
+    return engine().load({BEGIN: snapshots_ir()}, imports, cache=cache)
 
 
 def given_back_ir(snapshot: str) -> str:
@@ -47,28 +57,53 @@ def snapshots_ir() -> str:
 {abi.field("%calls", "@sj_snapshots", snapshots.CALLS)}\
   %others = atomicrmw add ptr %calls, i64 1 seq_cst
   %number = add i64 %others, 1
-  br label %look
-look:
-  %tried = phi i64 [0, %work], [%tried.next, %look]
-  %place = add i64 %number, %tried
-  %at = urem i64 %place, {snapshots.TICKETS}
-  %nbytes = mul i64 %at, {snapshots.TICKET_NBYTES}
-  %offset = add i64 %nbytes, {snapshots.FIRST}
-  %ticket = getelementptr i8, ptr @sj_snapshots, i64 %offset
-  %claim = cmpxchg ptr %ticket, i64 0, i64 %number seq_cst seq_cst
-  %free = extractvalue {{ i64, i1 }} %claim, 1
-  %tried.next = add i64 %tried, 1
-  %last = icmp ugt i64 %tried.next, {snapshots.TICKETS}
-  %enough = or i1 %free, %last
-  br i1 %enough, label %take, label %look
-take:                                    ; where none is free, that of the first place again
-  store atomic i64 %number, ptr %ticket seq_cst, align 8
+{abi.field("%list", "@sj_snapshots", snapshots.TICKETS)}\
+  %newest = load atomic ptr, ptr %list seq_cst, align 8
+  br label %choose
+choose:
+  %free = phi ptr [%newest, %work], [%free.next, %taken]
+  %free.end = icmp eq ptr %free, null
+  br i1 %free.end, label %make, label %claim
+claim:
+  %claimed = cmpxchg ptr %free, i64 0, i64 {snapshots.TAKEN} seq_cst seq_cst
+  %is.ours = extractvalue {{ i64, i1 }} %claimed, 1
+  br i1 %is.ours, label %take, label %taken
+taken:
+{abi.load("%free.next", "ptr", "%free", snapshots.NEXT)}\
+  br label %choose
+make:
+  %made = call ptr @calloc(i64 1, i64 {snapshots.TICKET_NBYTES})
+  %refused = icmp eq ptr %made, null
+  br i1 %refused, label %no.memory, label %push
+push:
+  store i64 {snapshots.TAKEN}, ptr %made
+  %first = load atomic ptr, ptr %list seq_cst, align 8
+{abi.store("ptr", "%first", "%made", snapshots.NEXT, "%made.next")}\
+  %pushed = cmpxchg ptr %list, ptr %first, ptr %made seq_cst seq_cst
+  %is.first = extractvalue {{ ptr, i1 }} %pushed, 1
+  br i1 %is.first, label %take, label %push
+take:
+  %ticket = phi ptr [%free, %claim], [%made, %push]
 {abi.store("i64", "%moment", "%ticket", snapshots.MOMENT, "%ticket.moment")}\
+{abi.store("i64", "0", "%ticket", snapshots.FRAME, "%ticket.frame")}\
+{abi.load("%note", "ptr", "@sj_snapshots", snapshots.NOTE)}\
+  %thread = call ptr @{_THREAD}()
+  %is.xlas = icmp eq ptr %thread, null
+  br i1 %is.xlas, label %give, label %waits
+waits:                                   ; the caller, in this thread
+  call void %note(ptr %ticket)
+  br label %give
+give:
+  store atomic i64 %number, ptr %ticket seq_cst, align 8
 {abi.store("i64", "%moment", "%given", 0, "%given.moment")}\
 {abi.store("ptr", "%ticket", "%given", snapshots.TICKET, "%given.ticket")}\
 {abi.store("i64", "%number", "%given", snapshots.NUMBER, "%given.number")}\
   %after.us = atomicrmw sub ptr %taking, i64 1 seq_cst
   ret ptr null
+no.memory:
+  %after.none = atomicrmw sub ptr %taking, i64 1 seq_cst
+  %error = call ptr @sj_error(ptr %cf, i32 {abi.RESOURCE_EXHAUSTED}, ptr @sj.none)
+  ret ptr %error
 """
     end = f"""\
 {abi.load("%args", "ptr", "%cf", abi.FRAME_ARGS)}{abi.load("%arg", "ptr", "%args", 0)}\
@@ -83,8 +118,14 @@ entry:
   ret void
 }}
 """
-    variable = f"@sj_snapshots = global [{snapshots.NBYTES} x i8] zeroinitializer, align 64\n"
-    return variable + give_back + _target_ir(BEGIN, begin) + _target_ir(END, end)
+    variables = f"""
+declare ptr @calloc(i64, i64)
+declare ptr @sj_error(ptr, i32, ptr)
+declare ptr @{_THREAD}()
+@sj_snapshots = global [{snapshots.NBYTES} x i8] zeroinitializer, align 64
+@sj.none = private constant [{len(_NO_MEMORY) + 1} x i8] c"{_NO_MEMORY}\\00"
+"""
+    return variables + give_back + _target_ir(BEGIN, begin) + _target_ir(END, end)
 
 
 def _target_ir(name: str, work: str) -> str:
