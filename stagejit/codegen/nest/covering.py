@@ -10,7 +10,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from functools import reduce
 
-from stagejit.codegen.nest.tree import At, Chunk, Do, Groups, Loop, Node, Parallel, Within
+from stagejit.codegen.nest.tree import (
+    NODES,
+    At,
+    Chunk,
+    Do,
+    Groups,
+    Loop,
+    Node,
+    Parallel,
+    Within,
+    bodies_of,
+)
 from stagejit.index.affine import Var
 
 STORE = "store"  # the statement of `writing.stored`
@@ -25,6 +36,11 @@ def left_out(tree: object, threads: int = 1) -> str:
         return f"the tree is of type {type(tree).__name__}: give items(...)"
     if tree.before is not None or not tree.last or (threads == 1 and tree.together != 1):
         return "some items belong to nobody: give items(...), which shares them all out"
+    for other in _others(tree.body):
+        return (
+            f"what a loop runs is of type {type(other).__name__}: give a statement, such as "
+            "Do('double', function), a loop, or a tuple of these"
+        )
     blocks = [loop for loop in tree.loops if isinstance(loop, tuple)]
     for var, size in blocks:
         if type(size) is not int or size < 1:
@@ -35,6 +51,15 @@ def left_out(tree: object, threads: int = 1) -> str:
     for var in sorted(_over(tree.body, handed) or (), key=str):
         return f"elements of {var} are left over by its last chunk: give a tail, or a chunk of 1"
     return ""
+
+
+def _others(node: Node) -> Iterator[object]:
+    """What stands where a statement or a loop is to stand, and is neither."""
+    if not isinstance(node, NODES):
+        yield node
+        return
+    for each in bodies_of(node):
+        yield from _others(each)
 
 
 def _bare(node: Node, open: frozenset[Var]) -> Iterator[Var]:

@@ -152,6 +152,7 @@ class When:
 
 
 Node = Do | Loop | Groups | Parallel | At | Within | When | tuple["Node", ...]
+NODES = (Do, Loop, Groups, Parallel, At, Within, When, tuple)
 
 
 def trips(loop: tuple[Var, int] | Split) -> int:
@@ -207,15 +208,20 @@ def everywhere(variables: Sequence[Var], body: Node) -> tuple[At, ...]:
     return tuple(At(tuple(zip(variables, steps, strict=True)), body) for steps in places)
 
 
-def cells_set(node: Node) -> frozenset[Cell]:
-    """The cells that statements inside set."""
+def bodies_of(node: Node) -> Sequence[Node]:
+    """What stands right inside of one, in order."""
     match node:
         case Do():
-            return frozenset(node.sets)
+            return ()
         case tuple():
-            inner: Sequence[Node] = node
+            return node
         case Loop(_, parts) | Groups(_, parts):
-            inner = [part.body for part in parts]
+            return [part.body for part in parts]
         case _:
-            inner = (node.body,)
-    return frozenset().union(*map(cells_set, inner))
+            return (node.body,)
+
+
+def cells_set(node: Node) -> frozenset[Cell]:
+    """The cells that statements inside set."""
+    own = node.sets if isinstance(node, Do) else ()
+    return frozenset(own).union(*map(cells_set, bodies_of(node)))

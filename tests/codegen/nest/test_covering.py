@@ -10,7 +10,18 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from stagejit.codegen.nest.covering import STORE, left_out
-from stagejit.codegen.nest.tree import At, Chunk, Do, Loop, Node, Parallel, Tail, Within, vectors
+from stagejit.codegen.nest.tree import (
+    At,
+    Chunk,
+    Do,
+    Loop,
+    Node,
+    Parallel,
+    Tail,
+    Within,
+    serial,
+    vectors,
+)
 from stagejit.index.affine import Var
 from tests.codegen.nest.test_emitter import LANES, Recorder
 
@@ -84,3 +95,22 @@ def test_items_that_nobody_has_are_left_out(fields: dict[str, Any], threads: int
 
 def test_threads_of_a_block_share_items() -> None:
     assert left_out(Parallel(((Var(21, "i"), 1),), store(), together=64), 64) == ""
+
+
+@pytest.mark.parametrize(
+    "other", [store, None, "store", [store()]], ids=["f", "None", "str", "list"]
+)
+@pytest.mark.parametrize("place", range(6))
+def test_what_is_no_statement_and_no_loop_is_told_wherever_it_stands(
+    place: int, other: Any
+) -> None:
+    var = Var(21, "i")
+    bodies = (
+        other,
+        (store(), other),
+        vectors(var, LANES, other),
+        serial([var], (store(), (other,))),
+        Within("a part", nullcontext, other),
+        At(((var, 1),), other),
+    )
+    assert "give a statement" in left_out(Parallel(((var, 21),), bodies[place]))
