@@ -7,6 +7,7 @@ of the program, and every line with an op of it, has an answer.
 from __future__ import annotations
 
 import difflib
+import linecache
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -70,9 +71,10 @@ def _why(facts: Facts, a: Asked, b: Asked) -> str:
     missing = a if one is None else b
     if lines := _lines(facts, str(missing)):
         raise OptionsError(f"there is no op of line {missing} in {facts.name}", next_step=lines)
+    meant = _written(facts, str(missing)) or _close(facts, str(missing))
     raise OptionsError(
         f"there is no dispatch, line or op {missing!r} in {facts.name}",
-        next_step=f"{_close(facts, str(missing))}name what a text shows: '@contract.1', "
+        next_step=f"{meant}name what a text shows: '@contract.1', "
         "'net.py:7', 7, a function of yours, '%5' of as_text('graph'), or 't0' of the plan",
     )
 
@@ -89,13 +91,21 @@ def _lines(facts: Facts, asked: str) -> str:
     return f"lines with ops are {_some(known)}" if known else ""
 
 
+def _written(facts: Facts, word: str) -> str:
+    """The lines with a word that is no op's name: `mean` becomes a sum and a product."""
+    whole = re.compile(rf"\b{re.escape(word)}\b")
+    locs = {(home.loc.file, home.loc.line): home.loc for home in facts.homes if home.loc}
+    found = [loc.short for at, loc in sorted(locs.items()) if whole.search(linecache.getline(*at))]
+    return f"{word!r} is written in {_some(found)}: ask for the line; else " if found else ""
+
+
 def _close(facts: Facts, name: str) -> str:
     """Names of the program that are like one that it has not."""
     homes = (*facts.homes, *facts.gone)
     known = [f"@{each.dispatch}" for each in facts.dispatches]
     known += [f"@{each.dispatch}" for each in facts.delegated]
-    known += [text for home in homes for text in (home.op, *home.what.split())]
-    known += [text for home in homes for text in (home.loc.function, home.loc.short)]
+    known += [text for home in homes for text in (home.op, home.loc.function, home.loc.short)]
+    known += [word for home in facts.homes for word in home.what.split()]
     close = difflib.get_close_matches(name, dict.fromkeys(filter(None, known)), n=4, cutoff=0.5)
     return f"did you mean {' or '.join(map(repr, close))}? else " if close else ""
 

@@ -212,6 +212,25 @@ def test_functions_of_the_users_have_an_answer_and_unknown_names_close_ones() ->
         made.why("contrakt", "max")
 
 
+def test_a_word_of_the_users_leads_to_its_lines_and_no_suggestion_is_unknown_itself() -> None:
+    def centred(x: Any) -> Any:
+        means = x.mean(axis=0)
+        return jnp.sort(jnp.tanh(x - means) + np.arange(3), axis=1)
+
+    made = explained(centred, (8, 3))
+    line = centred.__code__.co_firstlineno + 1
+    with pytest.raises(OptionsError, match=rf"'mean' is written in test_reasons.py:{line}: ask"):
+        made.why("mean", "sort")
+    assert "reduce" in made.why(line, "sort")
+    for asked in ("an", "ann", "argumen", "constan", "sorts", "tan"):
+        with pytest.raises(OptionsError) as refused:
+            made.why(asked, "sort")
+        for name in re.findall(
+            r"'(\S+)'", str(refused.value).partition("did you mean")[2].partition("?")[0]
+        ):
+            assert made.why(name, "sort")
+
+
 def test_dispatches_that_a_line_is_a_part_of_are_all_named() -> None:
     main, other = Loc("net.py", 3), Loc("net.py", 5)
     made = [
