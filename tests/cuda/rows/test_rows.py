@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax import lax
 
+import stagejit
 from stagejit.codegen.generate import KernelCache
 from stagejit.codegen.ir.grid.builder import GridBuilder
 from stagejit.errors import VerificationError
@@ -262,6 +263,17 @@ def test_a_row_is_read_once_by_all_passes() -> None:
 def test_columns_meet_in_shared_memory_behind_one_barrier() -> None:
     text = text_of(lambda x: x.max(0), 40, 2048)
     assert "__shfl" not in text
+
+
+def test_a_warp_meets_before_results_take_the_place_of_what_it_reads() -> None:
+    def f(x: Any, m: Any) -> Any:
+        most = x.max(1)
+        return x - most[:, None] * m[:, None], most + m
+
+    jitted = stagejit.jit(f, options=Options(target="cuda:H200"), donate_argnums=(0, 1))
+    text = jitted.lower(some(4000, 24), some(4000)).compile().as_text("cuda")
+    assert "__syncwarp();" in text
+    assert "__syncthreads" not in text
 
 
 def test_choices_say_why() -> None:

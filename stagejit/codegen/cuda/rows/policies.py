@@ -135,7 +135,7 @@ class ThreadRows(RowPolicy):
         if self._by_barrier:
             self.grid.barrier()
         else:
-            self.grid.vote("any", self.grid.compare("eq", self.emitter.member, 0))
+            self.grid.warp_barrier()
 
     # ---------------------------------------------------------------- results
 

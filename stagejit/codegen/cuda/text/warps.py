@@ -71,9 +71,10 @@ def vote(v: Values, op: Op) -> None:
 
 
 def barrier(v: Values, op: Op) -> None:
-    v.line("__syncthreads();")
+    v.line("__syncthreads();" if op.opcode == "barrier" else "__syncwarp();")
 
 
 WARPS: dict[str, Callable[[Values, Op], None]] = {
-    **dict.fromkeys(_PLACES, place), "exchange": exchange, "vote": vote, "barrier": barrier,
+    **dict.fromkeys(_PLACES, place), "exchange": exchange, "vote": vote,
+    **dict.fromkeys(("barrier", "warp_barrier"), barrier),
 }  # fmt: skip

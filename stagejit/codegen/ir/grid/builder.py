@@ -69,6 +69,10 @@ class GridBuilder(Builder):
         barriers no thread writes an element of shared memory that another one reads or writes."""
         self._effect("barrier", ())
 
+    def warp_barrier(self) -> None:
+        """The same of the threads of a warp, all of which take part."""
+        self._effect("warp_barrier", ())
+
     def atomic(
         self, opcode: str, value: Operand, buffer: Buffer, index: Operand,
         *, mask: Value | None = None,

@@ -29,7 +29,9 @@ _ADDS = {"fadd": ("f32", "f64"), "fminimum": ("f32",), "fmaximum": ("f32",)}
 ATOMICS = {**dict.fromkeys(("add", "smin", "smax", "umin", "umax"), ("i32", "i64")), **_ADDS}
 
 
-_OF_WARPS = frozenset(("exchange", "vote", "tile_load", "tile_store", "tile_product"))
+_OF_WARPS = frozenset(
+    ("exchange", "vote", "warp_barrier", "tile_load", "tile_store", "tile_product")
+)
 _OF_WARPGROUPS = frozenset(("wgmma", "wgmma_fence", "wgmma_commit", "wgmma_wait"))
 
 
@@ -169,6 +171,7 @@ def _of_sums(op: Op) -> None:
 
 GRID_RULES: dict[str, Callable[[Op], None]] = {
     "thread_id": _id, "block_id": _id, "block_count": _id, "barrier": _barrier,
+    "warp_barrier": _barrier,
     "exchange": _exchange, "vote": _vote, "atomic": _atomic, "cas": _cas,
     "copy_ahead": _copy_ahead, "commit_copies": _commit_copies, "wait_for_copies": _wait_for_copies,
     "tile_load": _tile_load, "tile_store": _tile_store, "tile_product": _tile_product,

@@ -71,7 +71,7 @@ class GridRun(Run):
         self.effects |= {
             "thread_id": self._thread_id, "block_id": lambda op: self._same(op, self.place),
             "block_count": lambda op: self._same(op, self.blocks), "barrier": self._barrier,
-            "exchange": self._exchange, "vote": self._vote,
+            "exchange": self._exchange, "vote": self._vote, "warp_barrier": self._warp_barrier,
             "atomic": lambda op: self._change(op, 1, REDUCTIONS[op.attrs["op"]]),
             "cas": lambda op: self._change(op, 2, _swapped), "tile_load": self._tile_load,
             "tile_store": self._tile_store, "tile_product": self._tile_product,
@@ -194,6 +194,13 @@ class GridRun(Run):
         else:
             result = votes.any(axis=1) if op.attrs["kind"] == "any" else votes.all(axis=1)
         self.values[op.results[0]] = np.repeat(result, WARP)
+
+    def _warp_barrier(self, op: Op) -> None:
+        self._require_warps(op)
+        there = np.ones(self.threads, np.bool_) if self.active is None else self.active
+        for memory in self.memories.values():
+            if isinstance(memory, SharedMemory):
+                memory.threads.meet(there)
 
     # ---------------------------------------------------------------- tiles
 

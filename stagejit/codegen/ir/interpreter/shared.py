@@ -2,20 +2,22 @@
 
 Input: accesses by all threads of a block at once. Output: elements, or a `Fault`. Invariant:
 between two barriers of a block, an element that one of its threads writes is touched by no other
-one; and in a whole launch, an element that one block writes is touched by no other one. That all
-of them change it by atomics is no race.
+one, but for those of its warp behind a barrier of that; and in a whole launch, an element that one
+block writes is touched by no other one. That all of them change it by atomics is no race.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
+from stagejit.codegen.ir.grid.matrix_tiles import WARP
 from stagejit.codegen.ir.interpreter.memory import Memory
 from stagejit.codegen.ir.interpreter.rounding import Array
 from stagejit.codegen.ir.nodes import Buffer
 from stagejit.codegen.ir.rules import Fault
 
 _NOBODY, _SEVERAL = -1, -2
+_OF_WARP = -3  # less the number of a warp, all of whose threads know of it
 # What an access collides with, if another thread or block did it.
 _COLLIDES = {
     "read": ("write", "change"), "write": ("read", "write", "change"), "change": ("read", "write"),
@@ -34,14 +36,14 @@ class Marks:
         """`who` does something to the elements `at`."""
         for other in _COLLIDES[kind]:
             known = self.by_kind[other][at]
-            self._refuse((known != _NOBODY) & (known != who), at, who, kind, other)
+            self._refuse(_is_new(known, who), at, who, kind, other)
         marks = self.by_kind[kind]
         before = marks[at]
         marks[at] = who
         again = marks[at] != who
         if kind == "write":
             self._refuse(again, at, who, kind, kind)
-        marks[at[again | ((before != _NOBODY) & (before != who))]] = _SEVERAL
+        marks[at[again | _is_new(before, who)]] = _SEVERAL
 
     def _refuse(self, bad: Array, at: Array, who: Array, kind: str, other: str) -> None:
         if bad.any():
@@ -50,10 +52,24 @@ class Marks:
             first = f"element {element} of {self.buffer} is {_DONE[kind]} by {self.unit} {one}"
             raise Fault(f"a race: {first}, and {_DONE[other]} by another{between}")
 
+    def meet(self, there: Array) -> None:
+        """What one thread did alone is known to those of its warp, if that is there. Of what
+        several did nobody knows whether they are of one."""
+        for marks in self.by_kind.values():
+            alone = np.flatnonzero(marks >= 0)
+            alone = alone[there[marks[alone]]]
+            marks[alone] = _OF_WARP - marks[alone] // WARP
+
     def settle(self) -> None:
         """All that was done is known to everybody."""
         for marks in self.by_kind.values():
             marks[...] = _NOBODY
+
+
+def _is_new(known: Array, who: Array) -> Array:
+    """Whether `who` may not know of what somebody did."""
+    new: Array = (known != _NOBODY) & (known != who) & (known != _OF_WARP - who // WARP)
+    return new
 
 
 class SharedMemory(Memory):

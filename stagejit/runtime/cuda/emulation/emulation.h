@@ -356,6 +356,7 @@ extern "C" __attribute__((visibility("hidden"))) void __ubsan_handle_type_mismat
 #define EMULATION_SITE "line " EMULATION_TEXT(__LINE__)
 #define EMULATION_LANE (emulation::current % 32)
 #define __syncthreads() emulation::barrier(EMULATION_SITE)
+#define __syncwarp() ((void)emulation::exchanged(0, EMULATION_SITE))
 #define __shfl_sync(mask, value, lane) \
   emulation::from_lane(value, (lane) % 32, EMULATION_SITE)
 #define __shfl_xor_sync(mask, value, n) \

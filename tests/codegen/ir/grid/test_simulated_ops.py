@@ -10,6 +10,7 @@ import pytest
 
 from stagejit.codegen.ir.grid.builder import GridBuilder
 from stagejit.codegen.ir.nodes import I32, I64, Type, Value
+from stagejit.errors import VerificationError
 from tests.codegen.ir.grid.kernels import launch, shuffled
 
 
@@ -64,6 +65,29 @@ def test_votes() -> None:
         found.reshape(3, 96), (flags.any(1), flags.all(1), ballots), strict=True
     ):
         np.testing.assert_array_equal(row.view(np.uint32), np.repeat(np.uint32(wanted), 32))
+
+
+@pytest.mark.parametrize("distance", [1, 32])
+@pytest.mark.parametrize("meets", [(True, True), (False, True), (True, False)])
+def test_threads_of_a_warp_meet(distance: int, meets: tuple[bool, bool]) -> None:
+    """What one of them did alone the others know of behind a barrier of the warp, nobody else."""
+    b = GridBuilder([64])
+    y, kept, own = b.buffer("y", I64), b.shared("kept", I64, 64), b.thread_of_block()
+    b.store(own, kept, own)
+    if meets[0]:
+        b.warp_barrier()
+    other = b.load(kept, own ^ distance)
+    if meets[1]:
+        b.warp_barrier()
+    b.store(other, kept, own)
+    b.store(other, y, own)
+    found = np.zeros(64, np.int64)
+    if distance == 1 and all(meets):
+        launch(b, [found], blocks=[1])
+        assert list(found) == [thread ^ 1 for thread in range(64)]
+    else:
+        with pytest.raises(VerificationError, match="a race"):
+            launch(b, [found], blocks=[1])
 
 
 @pytest.mark.parametrize(
