@@ -286,14 +286,15 @@ def _load_on_gpu(c: Compilation, cache: ObjectCache | None, weights: BoundWeight
     """On a stream of XLA's, where XLA has the GPU; from its CPU through a function of Python's."""
     from stagejit.runtime.cuda import steps as gpu
 
-    made = c.executable = gpu.executable(c.cuda, c.schedule, c.kernels, c.request.options)
-    where, more = c.request.options.target, functools.partial(arrays_of, weights)
+    where, read = c.request.options.target, functools.partial(arrays_of, weights)
+    made = gpu.executable(c.cuda, c.schedule, c.kernels, c.request.options, read)
+    c.executable = made
     with contextlib.suppress(NoDriverError):  # calls raise it; to look at a program needs none
         gpu.load(made, where)
     if c.request.platform != "cpu":
-        c.staged = gpu.on_its_stream(made, where, more)
+        c.staged = gpu.on_its_stream(made, where)
     else:
-        run = functools.partial(gpu.run_with, made, where, more)
+        run = functools.partial(gpu.run, made, where)
         given = made.inputs[: len(made.inputs) - len(c.sources)]
         c.staged = bridged(c.cuda.name, run, given, made.outputs, cache)
 

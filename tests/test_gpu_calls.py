@@ -76,6 +76,30 @@ def test_a_function_remembers_what_it_was_compiled_for_on_the_device(
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize("calls_back", [False, True])
+def test_weights_are_read_beside_arrays_on_the_device(
+    device: EmulatedDriver, calls_back: bool
+) -> None:
+    """Those of the moment, and not what is constant in the place of them."""
+
+    def f(w: Any, x: Any) -> Any:
+        y = jnp.tanh(x @ w["a"]) + w["b"] + np.arange(8, dtype=np.float32)
+        return jax.pure_callback(np.sin, y, y) * w["b"] if calls_back else jnp.sin(y) * w["b"]
+
+    def weights(number: float) -> Any:
+        return {"a": np.full((53, 8), number, np.float32), "b": np.float32(number + 1)}
+
+    bound = stagejit.bind(f, weights(0.25))
+    jitted = stagejit.jit(lambda x: bound(x) + 1, backend="cuda-emulated")
+    a = OnDevice(device, X)
+    for number in (0.25, 0.5, -2):
+        bound.update(weights(number))
+        w = weights(number)
+        y = np.tanh(X @ w["a"]) + w["b"] + np.arange(8)
+        for given in (a, X, a, a):
+            np.testing.assert_allclose(jitted(given), np.sin(y) * w["b"] + 1, 1e-4, 1e-4)
+
+
 def test_any_alignment_is_taken(device: EmulatedDriver) -> None:
     f = stagejit.jit(lambda a: a + 1, backend="cuda-emulated")
     np.testing.assert_array_equal(f(OnDevice(device, X, offset=4)), X + 1)

@@ -6,7 +6,7 @@ CPU loads nothing of this.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from stagejit.codegen.uses import texts_of
 from stagejit.runtime.cuda.code.nvrtc import compile_ptx
@@ -23,7 +23,7 @@ from stagejit.schedule.plans.plan import Plan
 
 __all__ = [
     "as_text", "compile_ptx", "cuda_program", "device_of", "executable", "load", "on_its_stream",
-    "run", "run_with", "texts_of", "verify",
+    "run", "texts_of", "verify",
 ]  # fmt: skip
 
 
@@ -43,16 +43,9 @@ def run(made: Executable, target: str, arrays: Sequence[Array]) -> list[Array]:
     return made.on(driver_of(target)).on_host(arrays)
 
 
-def run_with(
-    made: Executable, target: str, weights: Callable[[], Sequence[Array]], arrays: Sequence[Array]
-) -> list[Array]:
-    """The same, of a program that also reads weights, as they now are."""
-    return run(made, target, [*arrays, *weights()])
-
-
-def on_its_stream(made: Executable, target: str, weights: Callable[[], Sequence[Array]]) -> Staged:
+def on_its_stream(made: Executable, target: str) -> Staged:
     """One call of XLA's on the GPU, whose last result is scratch memory."""
-    program = StreamProgram(made, target, weights)
+    program = StreamProgram(made, target)
     arguments, types = program.layout.given, (*made.outputs, program.layout.scratch)
     numbers = tuple(range(arguments + len(types)))
     call = NativeCall(program, numbers[:arguments], numbers[arguments:], types)

@@ -21,10 +21,9 @@ from __future__ import annotations
 
 import ctypes
 import itertools
-import operator
 import secrets
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from ctypes import c_int32, c_int64, c_uint64, c_void_p
 from dataclasses import dataclass
 from functools import cache
@@ -36,9 +35,8 @@ import numpy as np
 from stagejit.base.threads.locks import remembered
 from stagejit.errors import InternalError
 from stagejit.runtime import ffi_abi as abi
-from stagejit.runtime.cuda.driver import Array
 from stagejit.runtime.cuda.drivers import driver_of
-from stagejit.runtime.cuda.programs.executor import Executable, Loaded, Placed
+from stagejit.runtime.cuda.programs.executor import Executable, Placed
 from stagejit.runtime.lowering.ffi_calls import Layouts, ffi_call
 from stagejit.schedule.memory.packing import aligned
 from stagejit.types import TensorType, dtype_named
@@ -49,16 +47,12 @@ _KEY = b"key"
 
 
 class StreamProgram:
-    """A program for XLA's calls. target: as in options; weights: gives those of its inputs that no
-    call does, as they are then. The last result of a call is scratch memory."""
+    """A program for XLA's calls. target: as in options. The last result of a call is scratch
+    memory."""
 
-    def __init__(
-        self, executable: Executable, target: str, weights: Callable[[], Sequence[Array]]
-    ) -> None:
-        self.executable, self._target, self._weights = executable, target, weights
-        self.key = next(_keys)
-        self._placed: dict[Loaded, tuple[list[int], Sequence[Array]]] = {}
-        self.layout = _Layout.of(executable, len(executable.inputs) - len(weights()))
+    def __init__(self, executable: Executable, target: str) -> None:
+        self.executable, self._target, self.key = executable, target, next(_keys)
+        self.layout = _Layout.of(executable, executable.given)
         _programs[self.key] = self
 
     @property
@@ -83,28 +77,7 @@ class StreamProgram:
     def run(self, stream: int, operands: Sequence[int], results: Sequence[int]) -> None:
         """Queues a call. results: the last is scratch memory."""
         loaded = self.executable.on(driver_of(self._target))
-        weights = self._weights_on(loaded, stream)
-        placed = self.layout.placed([*operands, *weights], loaded.constants, results)
-        loaded.on_stream(stream, placed)
-
-    def _weights_on(self, loaded: Loaded, stream: int) -> list[int]:
-        """Where they are on the GPU: copied at the first call, and when others take their place,
-        behind the calls that still read those, and before this one, which may be a graph that
-        waits for its own stream alone."""
-        arrays, driver = self._weights(), loaded.driver
-        places, there = self._placed.get(loaded, ([], ()))
-        if len(there) == len(arrays) and all(map(operator.is_, there, arrays)):
-            return places
-        with driver.current():
-            if not places:
-                places = [driver.allocate(array.nbytes) for array in arrays]
-                weakref.finalize(self, driver.free_later, places)
-            for place, array in zip(places, arrays, strict=True):
-                if array.nbytes:
-                    driver.copy_in(place, np.ascontiguousarray(array), driver.main)
-            driver.lead(stream, driver.main)
-        self._placed[loaded] = places, tuple(arrays)
-        return places
+        loaded.on_stream(stream, lambda more: self.layout.placed([*operands, *more], results))
 
 
 @dataclass(frozen=True)
@@ -163,12 +136,9 @@ class _Layout:
         """The last result of a call."""
         return TensorType(dtype_named("u8"), (self.scratch_nbytes,))
 
-    def placed(
-        self, given: Sequence[int], constants: Sequence[int], results: Sequence[int]
-    ) -> Placed:
-        """Addresses of a call. given: of all inputs."""
-        program, (*made, scratch) = self.executable.program, results
-        places = [*given, *constants]
+    def placed(self, given: Sequence[int], results: Sequence[int]) -> Placed:
+        """Addresses of a call. given: of all inputs, and of constants."""
+        program, places, (*made, scratch) = self.executable.program, [*given], results
         for number, argument in self.aliases:
             places[argument] = made[number]
         before = []

@@ -252,6 +252,31 @@ def test_weights_take_their_place_in_the_order_of_the_stream(
         del xla, program
 
 
+def test_weights_are_there_on_every_stream(driver: PyCudaDriver, device: Device) -> None:
+    """Also before a graph on one that had no part in copying them."""
+    weights = [np.full((24, 24), number, np.float32) for number in range(4)]
+    bound = stagejit.bind(lambda w, x: jnp.sin(x @ w) + w, weights[0])
+    with using(driver):
+        program = program_of(bound, X)
+        with driver.current():
+            streams = [Xla(driver, program) for _ in range(2)]
+            for xla in streams * 3:
+                xla.call([X])
+        assert len(program.executable.on(driver).graphs) == len(streams)
+        for seed in range(budget(4, of=12)):
+            device.seed(seed)
+            for w in weights:
+                bound.update(w)
+                with driver.current():
+                    made = [(xla, xla.start([X])) for xla in streams]
+                    for xla, each in made[::-1]:
+                        assert is_close(xla.finish(each), [np.sin(X @ w) + w])
+        with driver.current():
+            for xla in streams:
+                xla.close()
+        del xla, made, program, streams
+
+
 def test_memory_of_a_program_goes_back_behind_its_last_call(
     driver: PyCudaDriver, device: Device
 ) -> None:

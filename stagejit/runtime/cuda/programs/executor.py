@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from types import MappingProxyType
 from typing import Any
-from weakref import WeakKeyDictionary, finalize
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -29,6 +29,7 @@ from stagejit.errors import InternalError
 from stagejit.runtime.cuda.driver import Array, Driver, Graph, Source, Stream
 from stagejit.runtime.cuda.programs import timing
 from stagejit.runtime.cuda.programs.holding import Held
+from stagejit.runtime.cuda.programs.kept import Kept, Weights
 from stagejit.runtime.cuda.programs.program import CudaProgram, Launch, Step, bodies
 from stagejit.runtime.cuda.programs.queueing import Addresses, Parts, Queueing
 from stagejit.runtime.cuda.programs.timing import Path
@@ -45,8 +46,8 @@ NO_DONORS: Mapping[int, object] = MappingProxyType({})
 @dataclass(eq=False)
 class Executable:
     """A program, the sources of its kernels, its constants and the equations that are left to jax;
-    the physical types of its arguments and results. cache_dir: see `Options`; sites: of all
-    dispatches."""
+    the physical types of its arguments and results. weights: gives the last of its arguments, those
+    that no call does, as they are then. cache_dir: see `Options`; sites: of all dispatches."""
 
     program: CudaProgram
     sources: tuple[Source, ...]
@@ -54,16 +55,24 @@ class Executable:
     equations: tuple[Any, ...]
     inputs: tuple[TensorType, ...]
     outputs: tuple[TensorType, ...]
+    weights: Callable[[], Sequence[Array]] = tuple
     cache_dir: str | None = None
     sites: Mapping[Path, Site] = field(default_factory=dict)
     loaded: WeakKeyDictionary[Any, Loaded] = field(default_factory=WeakKeyDictionary)
+
+    @remembered
+    def given(self) -> int:
+        """How many of its arguments a call gives."""
+        return len(self.inputs) - len(self.weights())
 
     def on(self, driver: Driver) -> Loaded:
         """The program on a device."""
         found = self.loaded.get(driver)
         if found is None:
             with driver.current():
-                found = self.loaded.setdefault(driver, Loaded(self, driver))
+                found = self.loaded.get(driver)
+                if found is None:
+                    found = self.loaded[driver] = Loaded(self, driver)
         return found
 
 
@@ -80,7 +89,7 @@ class Placed:
 
 
 class Loaded:
-    """A program on a device: its kernels, constants, events and graphs."""
+    """A program on a device: its kernels, constants, weights, events and graphs."""
 
     def __init__(self, executable: Executable, driver: Driver) -> None:
         self.executable, self.driver = executable, driver
@@ -89,14 +98,14 @@ class Loaded:
         functions, fork = driver.load(executable.sources, executable.cache_dir), driver.new_event()
         self.parts = Parts(driver, functions, events, fork, executable.equations)
         self.streams: list[Stream] = [driver.main, *_side_streams(driver, program.streams - 1)]
-        self.constants: list[int] = []
-        for array in executable.constants:
-            self.constants.append(driver.allocate(array.nbytes))
-            if array.nbytes:
-                driver.copy_in(self.constants[-1], np.ascontiguousarray(array), driver.main)
-        finalize(self, driver.free_later, self.constants)
+        self._kept = Kept(driver, executable.constants)
+        self._weights = Weights(driver, executable.weights, in_place=program.is_on_device)
         self.graphs: OrderedDict[tuple[int, ...], Graph] = OrderedDict()
         self.seen: OrderedDict[tuple[int, ...], None] = OrderedDict()
+
+    @property
+    def constants(self) -> Sequence[int]:
+        return self._kept.places
 
     # ---------------------------------------------------------------- calls
 
@@ -105,13 +114,14 @@ class Loaded:
         driver, kept = self.driver, list[int]()
         with Held(driver) as held:
             try:
+                weights = self._weights.now()
                 for array in arrays:
                     kept.append(driver.allocate(array.nbytes))
                     if array.nbytes:
                         driver.copy_in(kept[-1], np.ascontiguousarray(array), driver.main)
                 given = list(kept)
                 results = [_fresh(driver, kept, n) for n in self.program.result_nbytes]
-                given += self._constants(kept)
+                given += self._more(weights, len(given), kept)
                 self.queue(given, results, held)
                 made = []
                 for ref, type in zip(self.program.outputs, self.executable.outputs, strict=True):
@@ -149,12 +159,11 @@ class Loaded:
     ) -> list[Any]:
         driver, kept, results = self.driver, list[int](), list[int]()
         try:
-            given = addresses(partial(_fresh, driver, kept))
-            for at in self.copied:
-                if at not in donors:
+            weights, given = self._weights.now(), addresses(partial(_fresh, driver, kept))
+            for at in self.program.overwritten:
+                if at < len(given) and at not in donors:
                     given[at] = self._copied(given[at], self.program.arg_nbytes[at], kept)
-            if self.constants:
-                given = [*given, *self._constants(kept)]
+            given = [*given, *self._more(weights, len(given), kept)]
             for nbytes in self.program.result_nbytes:
                 results.append(driver.allocate(nbytes))
             self.queue(given, results, held)
@@ -165,17 +174,22 @@ class Loaded:
             for address in reversed((*kept, *results) if results else kept):
                 driver.free(address)
 
-    def on_stream(self, handle: int, placed: Placed) -> None:
+    def on_stream(self, handle: int, placed: Callable[[Sequence[int]], Placed]) -> None:
         """Queues a call behind what is queued on a stream of somebody else's, by its CUDA handle;
-        what is queued there later comes after it. Its memory is theirs."""
+        what is queued there later comes after it. Its memory is theirs. placed: where all is, of
+        where weights and constants are."""
         if self.is_captured:
             self.driver.within(lambda: self._on_stream(handle, placed, None))
             return
         with Held(self.driver) as held:
             self._on_stream(handle, placed, held)
 
-    def _on_stream(self, handle: int, placed: Placed, held: Held | None) -> None:
-        driver = self.driver
+    def _on_stream(
+        self, handle: int, places: Callable[[Sequence[int]], Placed], held: Held | None
+    ) -> None:
+        driver, weights = self.driver, self._weights.now()
+        placed = places([*weights.places, *self.constants])
+        self._weights.lead(handle)
         key = (*placed.given, *placed.results, *placed.arenas, *placed.wanted)
         timer = self._timer()
         graph = None if timer else self.graphs.get(key)
@@ -262,27 +276,21 @@ class Loaded:
         taken = {at for at, _, _ in self.sources}
         return tuple(n for n in range(len(self.program.result_nbytes)) if n not in taken)
 
-    @remembered
-    def copied(self) -> tuple[int, ...]:
-        """Arguments that the program writes into."""
-        return tuple(at for at in self.program.overwritten if at < self.program.arguments)
-
     def _copied(self, source: int, nbytes: int, kept: list[int]) -> int:
         address = _fresh(self.driver, kept, nbytes)
         if nbytes:
             self.driver.copy(address, source, nbytes, self.driver.main)
         return address
 
-    def _constants(self, kept: list[int]) -> Sequence[int]:
-        """Addresses of constants, copied where the program writes into them."""
-        first, program = self.program.arguments, self.program
-        if len(self.copied) == len(program.overwritten):
-            return self.constants
+    def _more(self, weights: Kept, first: int, kept: list[int]) -> Sequence[int]:
+        """Addresses of weights and constants, behind the `first` arguments, copied where the
+        program writes into them."""
+        program = self.program
         return [
-            self._copied(address, program.arg_nbytes[first + at], kept)
-            if first + at in program.overwritten
+            self._copied(address, program.arg_nbytes[at], kept)
+            if at in program.overwritten
             else address
-            for at, address in enumerate(self.constants)
+            for at, address in enumerate((*weights.places, *self.constants), first)
         ]
 
     # ---------------------------------------------------------------- queueing

@@ -29,7 +29,7 @@ from stagejit.dispatch.regions import Region
 from stagejit.errors import InternalError
 from stagejit.graph.ir import Value
 from stagejit.options import Options
-from stagejit.runtime.cuda.driver import Source
+from stagejit.runtime.cuda.driver import Array, Source
 from stagejit.runtime.cuda.programs.executor import Executable
 from stagejit.runtime.cuda.programs.host_calls import require_runs_here
 from stagejit.runtime.cuda.programs.program import (
@@ -319,9 +319,10 @@ def executable(
     schedule: Schedule,
     kernels: Mapping[Region, Generated],
     options: Options,
+    weights: Callable[[], Sequence[Array]] = tuple,
 ) -> Executable:
-    """A program with all that it needs to run. Raises UnsupportedOpError for equations that the
-    host cannot run in between."""
+    """A program with all that it needs to run. weights: gives the last of its inputs, which no call
+    does. Raises UnsupportedOpError for equations that the host cannot run in between."""
     equations = []
     for part in schedule.segments:
         if isinstance(part, Delegation) and part.step.region.anchor is not None:
@@ -345,6 +346,7 @@ def executable(
         tuple(equations),
         tuple(value.type for value in schedule.graph.inputs),
         tuple(value.type for value in schedule.graph.outputs),
+        weights,
         options.cache_dir,
         dict(sites_of(schedule.plan)),
     )
