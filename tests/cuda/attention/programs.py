@@ -62,6 +62,16 @@ def dropped(q: Any, k: Any, v: Any, kept: Any) -> Any:
     return jnp.where(kept, jax.nn.softmax(scores(q, k), -1) / 0.9, 0) @ v
 
 
+def divided(q: Any, k: Any, v: Any, by: Any) -> Any:
+    """By what is 0 beyond the last key, for who does not look."""
+    return jax.nn.softmax(scores(q, k), -1) / by @ v
+
+
+def causal_divided(q: Any, k: Any, v: Any, by: Any) -> Any:
+    there = jnp.arange(k.shape[-2]) <= jnp.arange(q.shape[-2])[:, None]
+    return jax.nn.softmax(jnp.where(there, scores(q, k), -jnp.inf), -1) / by @ v
+
+
 def segments(q: Any, k: Any, v: Any, rows: Any, keys: Any) -> Any:
     same = rows[:, :, None] == keys[:, None, :]
     return jax.nn.softmax(jnp.where(same, scores(q, k), -1e30), -1) @ v
@@ -124,6 +134,7 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "where": (where, (*three(29, 133, 16, 8, 3), normal(29, 133) > 0)),
     "soft cap": (capped, three(29, 33, 16, 8, 3)),
     "dropout": (dropped, (*three(29, 33, 16, 8, 3), normal(3, 29, 33) > -1)),
+    "divided": (divided, (*three(29, 67, 16, 8, 3), RNG.random((3, 1, 67), np.float32) + 0.5)),
     "segments": (segments, (*three(29, 33, 16, 8, 3), RNG.integers(0, 3, (3, 29)),
                             RNG.integers(0, 3, (3, 33)))),
     "window": (window, three(80, 80, 16, 8)),
@@ -145,6 +156,8 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "bf16, odd": (plain, three(21, 23, 13, 7, 2, dtype=BF16)),
     "bf16, deep": (plain, three(40, 70, 200, 130, dtype=BF16)),
     "bf16, grouped": (lambda *x: library(*x, is_causal=True), heads(2, 35, 35, 6, 2, 16, BF16)),
+    "bf16, divided": (divided, (*three(29, 67, 16, 8, dtype=BF16),
+                                (RNG.random(67) + 0.5).astype(BF16))),
     "bf16, dropout": (dropped, (*three(29, 33, 16, 8, 3, dtype=BF16), normal(3, 29, 33) > -1)),
 }  # fmt: skip
 

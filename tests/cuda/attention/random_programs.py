@@ -26,8 +26,9 @@ _MASKS: dict[str, Callable[[Any, Any, Any, Any], Any]] = {
     "mask": lambda x, row, key, m: jnp.where(m, x, -jnp.inf),
     "where": lambda x, row, key, m: x,
     "dropout": lambda x, row, key, m: x,
+    "divided": lambda x, row, key, m: x,
 }
-_OF_BOOLS, _OF_NUMBERS = ("mask", "where", "dropout"), ("bias", "capped")
+_OF_BOOLS, _OF_NUMBERS = ("mask", "where", "dropout"), ("bias", "capped", "divided")
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,8 @@ def attention(seed: int) -> tuple[Callable[..., Any], tuple[Any, ...]]:
     if kind in _OF_BOOLS:
         args.append(rng.random(shape) > 0.3)
     elif kind in _OF_NUMBERS:
-        args.append(rng.standard_normal(shape).astype(dtype))
+        numbers = rng.standard_normal(shape)
+        args.append((np.abs(numbers) + 0.5 if kind == "divided" else numbers).astype(dtype))
 
     def function(q: Any, k: Any, v: Any, *given: Any) -> Any:
         x = jnp.einsum(f"{axes.q},{axes.k}->{axes.scores}", q, k) * 0.3
@@ -93,6 +95,8 @@ def attention(seed: int) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         p = jax.nn.softmax(x, along, where=where)
         if kind == "dropout":
             p = jnp.where(mask, p / 0.7, 0)
+        if kind == "divided":
+            p = p / mask
         return jnp.einsum(f"{axes.scores},{axes.v}->{axes.result}", p.astype(v.dtype), v)
 
     return function, tuple(args)

@@ -18,6 +18,7 @@ from tests.cuda.attention.programs import (
     PROGRAMS,
     _forced,
     causal,
+    causal_divided,
     chosen,
     close,
     exact,
@@ -85,3 +86,14 @@ def test_values_that_are_left_out_are_looked_at(worst: float, dtype: Any) -> Non
     (found,), (wanted,) = run(causal, q, k, v), exact(causal, (q, k, v))
     assert np.isnan(wanted[:130, 3]).all()
     close([found], [wanted])
+
+
+@pytest.mark.parametrize("dtype", [np.float32, BF16])
+def test_weights_that_are_left_out_may_be_no_numbers(dtype: Any) -> None:
+    """0 divided by 0."""
+    by = np.ones(133, dtype)
+    args = (*three(40, 133, 16, 16, dtype=dtype), by)
+    assert "passes" not in chosen(causal_divided, args)
+    by[-1] = 0
+    (found,) = run(causal_divided, *args)
+    assert np.isnan(found.astype(np.float32)).all()

@@ -23,7 +23,8 @@ from stagejit.codegen.cuda.attention.nest import Attention, Group
 from stagejit.codegen.ir.builder import Builder
 from stagejit.codegen.ir.nodes import I1
 from stagejit.codegen.ir.nodes import Value as Register
-from stagejit.graph.ir import Op, Value
+from stagejit.graph.ir import Graph, Op, Value
+from stagejit.graph.ops.attention import depends_on, linear_path
 from stagejit.graph.ops.elementwise import function_of
 from stagejit.graph.ops.moving.slices import pull_view
 from stagejit.index.affine import Affine, Index, Var
@@ -49,6 +50,8 @@ class Mask:
 def mask_of(attention: Attention) -> Mask | None:
     """The mask that scores are made with at last, if positions tell where it is on."""
     scores, index = attention.op.attrs["scores"], attention.at.f
+    if not _keeps_zeros(attention.op.attrs["weights"]):
+        return None
     if len(scores.outputs) == 2:
         leaves = _may_be(scores.outputs[1], index, True)
         return Mask(-np.inf, leaves) if leaves else None
@@ -84,6 +87,15 @@ def corners(
         found[var] = low, high
         inner *= var.extent
     return found
+
+
+def _keeps_zeros(weights: Graph) -> bool:
+    """Whether 0 surely stays 0 in a body, and does not become NaN."""
+    (made,), source = weights.outputs, weights.inputs[0]
+    scales = [op for op in linear_path(made, source) or () if function_of(op) in ("mul", "div")]
+    others = [x for op in scales for x in op.operands if not depends_on(x, source)]
+    numbers = [_number(x) for x in others]
+    return all(number is not None and np.isfinite(number) and number for number in numbers)
 
 
 # -------------------------------------------------------------------- what may be

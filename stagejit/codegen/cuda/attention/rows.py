@@ -88,11 +88,17 @@ class Rows:
         f, *more = self._evaluated(self.scores.inputs[0], score, self.scores.outputs, fragment,
                                    rows, key)  # fmt: skip
         f = vmath.convert(self.b, f, self.scores.outputs[0].type.dtype, self.dtype)
-        extent, there = self.attention.keys.extent, more[0] if more else None
-        if extent % self.products.shape.keys:
-            below = self.b.mask_below(key + fragment.first, extent, fragment.lanes)
+        below, there = self._are_keys(fragment, key), more[0] if more else None
+        if below is not None:
             there = below if there is None else there & below
         return f, there
+
+    def _are_keys(self, fragment: Fragment, key: Register) -> Register | None:
+        """Which lanes are not beyond the last key; None: all."""
+        extent = self.attention.keys.extent
+        if extent % self.products.shape.keys == 0:
+            return None
+        return self.b.mask_below(key + fragment.first, extent, fragment.lanes)
 
     def _weight(
         self, e: Register, fragment: Fragment, rows: Sequence[Register], key: Register
@@ -101,7 +107,9 @@ class Rows:
         if output is source:
             return e
         (weight,) = self._evaluated(source, e, [output], fragment, rows, key)
-        return vmath.convert(self.b, weight, output.type.dtype, self.dtype)
+        made = vmath.convert(self.b, weight, output.type.dtype, self.dtype)
+        below = self._are_keys(fragment, key)  # beyond it 0 may have become NaN
+        return made if below is None else self.b.select(below, made, self.b.const(0, made.type))
 
     def _highest(self, f: Register, there: Register | None) -> Register:
         b = self.b
