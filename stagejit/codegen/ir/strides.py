@@ -20,13 +20,16 @@ T = TypeVar("T")
 # beyond it, squares of rows are transposed.
 WIDEST_PICKED = 4
 # The widest stride at which the phases between two lanes share whole vectors: so many registers
-# wait, and the code of a square grows with the number of lanes.
+# wait.
+MOST_PHASES = 32
+# As many lanes at most cross memory one by one, or in a square, whose code grows with them; and as
+# far at most they stand apart where what is between them is a variable of a map.
 MOST_LANES_APART = 16
 
 
 def is_dealt(stride: int, lanes: int, *, shared: bool) -> bool:
     """Whether whole vectors pay. shared: the phases between two lanes are wanted too."""
-    return lanes > 1 and 1 < stride <= (MOST_LANES_APART if shared else min(lanes, WIDEST_PICKED))
+    return lanes > 1 and 1 < stride <= (MOST_PHASES if shared else min(lanes, WIDEST_PICKED))
 
 
 def squares(stride: int, lanes: int) -> Iterator[tuple[int, int]]:

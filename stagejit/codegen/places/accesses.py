@@ -124,7 +124,7 @@ def between_lanes(variables: Iterable[Var], form: Affine, vector: Var, lanes: in
     """The variables whose positions are all the elements from one lane to the next, outermost
     first; none where something else lies there, or more than vectors can deal out."""
     gap, covered = form.coeff(vector), 1
-    if not is_dealt(gap, lanes, shared=True):
+    if gap > MOST_LANES_APART or not is_dealt(gap, lanes, shared=True):
         return []
     inner = sorted((var for var in variables if 0 < form.coeff(var) < gap), key=form.coeff)
     for var in inner:

@@ -16,7 +16,7 @@ import math
 from collections.abc import Iterator, Sequence
 
 from stagejit.codegen.closed import ClosedRegion
-from stagejit.codegen.costs import region_seconds
+from stagejit.codegen.costs import operations, region_seconds
 from stagejit.codegen.cpu.rows.loops import StraightRows, VectorRows
 from stagejit.codegen.cpu.rows.nest import VectorNest
 from stagejit.codegen.cpu.rows.panels import PanelLoops
@@ -27,12 +27,14 @@ from stagejit.codegen.nest.kernels import kernel_of
 from stagejit.codegen.nest.tree import Parallel
 from stagejit.codegen.places.accesses import vector_cost
 from stagejit.codegen.places.loops import Loops
-from stagejit.codegen.rows.nest import RowNest
+from stagejit.codegen.rows.nest import RowNest, reducer_of
 from stagejit.codegen.rows.plan import keeping, row_nests
 from stagejit.codegen.target import Target
+from stagejit.graph.ops.elementwise import function_of
 from stagejit.index.affine import Var
 
-_ACROSS_LANES = 6.0  # what merging the lanes of one row costs, in memory operations
+_ACROSS_LANES = 6.0  # memory operations that it takes to merge the lanes of one row
+_AS_MEMORY = 0.5  # memory operations that take as long as one flop of each lane, two a cycle
 
 
 def reduce_kernel(region: ClosedRegion, target: Target) -> Kernel:
@@ -83,19 +85,42 @@ def _straight(loops: Loops, target: Target) -> bool:
 def _longest_straight(target: Target, *, across: bool) -> int:
     """Vectors of a row that is unrolled. across: a row lies along the lanes, so that its merges
     need registers too."""
-    return target.vector_registers // (4 if across else 2)
+    return target.vector_registers // (4 if across else 1)
 
 
-def _with_vectors(loops: Loops, target: Target) -> Loops:
-    """Along the variable that loads best; see Note [Two shapes of vectors]."""
-    (kept, reduced), forms, lanes = loops.groups, loops.forms, loops.lanes
+def _with_vectors(rows: RowNest, target: Target) -> RowNest:
+    """Along the variable that takes the fewest operations; see Note [Two shapes of vectors]. Where
+    rows lie along the lanes, their last vectors have lanes that nobody wants, and what follows a
+    row is computed in one lane."""
+    (kept, reduced), forms, lanes = rows.groups, rows.forms, rows.lanes
+    stored = [rows.offsets[number] for number, _ in rows.row_stores]
     length = math.prod(var.extent for var in reduced)
     # The elements of a row that is unrolled lie between the lanes of vectors of rows.
     neighbours = length if length <= _longest_straight(target, across=False) else 0
+    inside, behind, merges = _operations(rows)
+    full = _AS_MEMORY / target.lanes("f32")  # operations that an element takes, if all lanes do
 
     def cost(var: Var, _: Var | None) -> float:
+        wasted = -(-var.extent // lanes) * lanes / var.extent
         if var in kept:
-            return vector_cost(forms, (), var, lanes, neighbours)
-        return vector_cost(forms, (), var, lanes) + _ACROSS_LANES / length
+            moved = vector_cost(forms, stored, var, lanes, neighbours)
+            return moved + (inside + behind / length) * full * wasted
+        ends = behind * full * lanes + merges * _ACROSS_LANES
+        return vector_cost(forms, stored, var, lanes) + inside * full * wasted + ends / length
 
-    return loops.in_vectors((*reversed(reduced), *reversed(kept)), cost)
+    return rows.in_vectors((*reversed(reduced), *reversed(kept)), cost)
+
+
+def _operations(rows: RowNest) -> tuple[float, float, int]:
+    """Of an element of a row, of what follows a row, and to merge what two lanes came to."""
+    reduces = [op for stage in rows.stages for op in stage]
+    # Of a greatest element's place, both are chosen by a comparison.
+    merges = sum(3 if reducer_of(op).is_arg else 1 for op in reduces)
+    size, inside, behind = reduces[0].operands[0].type.size, float(merges), 0.0
+    for op in rows.region.ops:
+        if function_of(op) is not None:
+            if op.result.type.size == size:
+                inside += operations(op)
+            else:
+                behind += operations(op)
+    return inside, behind, merges
