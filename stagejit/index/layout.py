@@ -122,18 +122,30 @@ class Layout:
         start, stop = (linearize([Affine((), n) for n in dim], extents).const for dim in dims)
         return start, stop + 1
 
-    def laid_out(self, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """The memory of an array that lies so: `room` elements, zeros where none of it is."""
+    def laid_out(
+        self, array: np.ndarray[Any, Any], memory: np.ndarray[Any, Any] | None = None
+    ) -> np.ndarray[Any, Any]:
+        """The memory of an array that lies so: `room` elements, zeros where none of it is. memory:
+        what becomes that, where there is some; new memory else, or the array's own."""
+        placed = self._placed(array)
+        if memory is None:
+            return np.ascontiguousarray(placed).reshape(-1)
+        memory.reshape(placed.shape)[...] = placed
+        return memory
+
+    def _placed(self, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """Axes of tiles and in tiles, in their order in memory."""
         if self.is_row_major or not array.size:
-            return np.ascontiguousarray(array).reshape(-1)
+            return array
         axes, extents = self._axes(array.ndim), self._extents(array.shape)
         numbers = dict(zip((axis for axis, _ in axes), extents, strict=False))
         tiles = dict(axes)
         room = [numbers[axis] * tiles[axis] for axis in range(array.ndim)]
-        padded = np.pad(array, [(0, n - m) for n, m in zip(room, array.shape, strict=True)])
+        more = [(0, n - m) for n, m in zip(room, array.shape, strict=True)]
+        padded = np.pad(array, more) if room != list(array.shape) else array
         cut = [n for axis in range(array.ndim) for n in (numbers[axis], tiles[axis])]
         order = [2 * axis for axis, _ in axes] + [2 * axis + 1 for axis, _ in axes]
-        return np.ascontiguousarray(padded.reshape(cut).transpose(order)).reshape(-1)
+        return padded.reshape(cut).transpose(order)
 
     def restored(self, memory: np.ndarray[Any, Any], shape: Sequence[int]) -> np.ndarray[Any, Any]:
         """The array that lies so in memory: the inverse of `laid_out`."""

@@ -328,8 +328,11 @@ def _laid_out(array: Array, layout: Layout, room: Room) -> Array:
     """As it lies in the room, or where it is if it needs none."""
     if layout.is_row_major and not room.nbytes:
         return array
-    data = array if layout.is_row_major else layout.laid_out(array)
-    return _put(data.reshape(-1).view(np.uint8), data.dtype, data.shape, room)
+    shape = array.shape if layout.is_row_major else (layout.room(array.shape),)
+    made = _taken(room, array.dtype, shape)
+    layout.laid_out(array, made.reshape(-1))
+    made.flags.writeable = False
+    return made
 
 
 def _is_worth_keeping(made: Made) -> bool:
@@ -345,8 +348,13 @@ def _key_on_disk(text: str, arrays: Sequence[Any]) -> str:
 
 def _put(data: Array, dtype: Any, shape: Sequence[int], room: Room) -> Array:
     """A copy of bytes in the room, as an array."""
-    taken = room.take(len(data))
-    taken[:] = data
-    made: Array = taken.view(dtype).reshape(shape)
+    made = _taken(room, np.dtype(dtype), shape)
+    made.reshape(-1).view(np.uint8)[:] = data
     made.flags.writeable = False
+    return made
+
+
+def _taken(room: Room, dtype: np.dtype[Any], shape: Sequence[int]) -> Array:
+    """Memory for an array in the room."""
+    made: Array = room.take(math.prod(shape) * dtype.itemsize).view(dtype).reshape(shape)
     return made
