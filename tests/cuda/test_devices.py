@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from stagejit.codegen.cuda.device import DEVICES, device_like
+from stagejit.codegen.cuda.device import DEVICES, Limits, device_like
 from stagejit.codegen.ir.grid.shared_memory import dynamic_nbytes
 from stagejit.options import Options
 from stagejit.runtime.cuda.driver import Source
@@ -31,12 +31,15 @@ def test_a_gpu_that_nobody_knows() -> None:
     assert device_like("something", "sm_130", 10).cores == 10
 
 
-@pytest.mark.parametrize("arch", ["sm_86", "sm_89", "sm_120", "sm_130"])
-def test_kernels_ask_for_no_more_than_a_smaller_gpu_has(arch: str) -> None:
+@pytest.mark.parametrize("limits", [None, Limits(1536, 24), Limits(1536, 16, 64 << 10, 63 << 10)])
+def test_kernels_ask_for_no_more_than_a_smaller_gpu_has(limits: Limits | None) -> None:
     """Tiles on their way fill what shared memory an A100 has, and there is less of it elsewhere."""
-    device = device_like("a small one", arch, 142)
-    assert device.block_shared_nbytes == 99 << 10
-    assert device.threads_a_core == 1536
+    device = device_like("a small one", "sm_130", 142, limits)
+    wanted = limits or Limits()
+    assert wanted == Limits(
+        device.threads_a_core, device.blocks_a_core, device.shared_nbytes,
+        device.block_shared_nbytes,
+    )  # fmt: skip
     x = jax.ShapeDtypeStruct((4096, 4096), jnp.bfloat16)
     made = compilation_of(jnp.dot, x, x, options=Options(), device=device).run_until("codegen")
     asked = [dynamic_nbytes(each.kernel.function.buffers) for each in made.kernels.values()]

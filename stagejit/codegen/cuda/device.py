@@ -111,14 +111,18 @@ DEVICES = {
     )
 }  # fmt: skip
 OF_ARCHITECTURES = {"sm_80": "A100", "sm_90a": "H200", "sm_100": "B200"}
-_LIKE_ANY = "A100"  # what others can do, too, but for what is below
-# Threads and blocks of a multiprocessor, KiB of shared memory that it has, and that a block may
-# have, of other architectures; of one that is not known the least of all.
-_SMALL = 1536, 16, 100, 99
-_LIMITS = {
-    "sm_86": _SMALL, "sm_87": (1536, 16, 164, 163), "sm_89": (1536, 24, 100, 99),
-    "sm_103": (2048, 32, 228, 227), "sm_120": (1536, 24, 100, 99), "sm_121": (1536, 24, 100, 99),
-}  # fmt: skip
+_LIKE_ANY = "A100"  # what others can do, too, but for their `Limits`
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a multiprocessor has of threads and blocks at once, and of bytes of shared memory; how
+    many of these a block may have. Of any GPU that kernels can run on at least this."""
+
+    threads: int = 1536
+    blocks: int = 16
+    shared_nbytes: int = 100 << 10
+    block_shared_nbytes: int = 99 << 10
 
 
 def device_named(name: str) -> Device:
@@ -130,10 +134,11 @@ def device_named(name: str) -> Device:
     return found
 
 
-def device_like(name: str, arch: str, cores: int) -> Device:
+def device_like(name: str, arch: str, cores: int, limits: Limits | None = None) -> Device:
     """A GPU of this machine. name: as its driver calls it, such as "NVIDIA H100 80GB HBM3". cores:
     how many multiprocessors there are to use, 0 if nobody knows; one of another size than we know
-    of its kind has as much of everything for each of them."""
+    of its kind has as much of everything for each of them. limits: of those of an architecture
+    that we do not know, as its driver says."""
     same = [known for known in DEVICES.values() if known.arch == arch]
     usual = DEVICES[OF_ARCHITECTURES.get(arch, _LIKE_ANY)]
     known = next((known for known in same if known.name in name), usual)
@@ -142,13 +147,12 @@ def device_like(name: str, arch: str, cores: int) -> Device:
         known, name=name, arch=arch, cores=cores or known.cores,
         bandwidth=known.bandwidth * share, tensor_flops=known.tensor_flops * share,
     )  # fmt: skip
-    return made if arch in OF_ARCHITECTURES else _limited(made)
+    return made if arch in OF_ARCHITECTURES else _limited(made, limits or Limits())
 
 
-def _limited(device: Device) -> Device:
-    """With as much of everything as its architecture has."""
-    threads, blocks, shared, of_block = _LIMITS.get(device.arch, _SMALL)
+def _limited(device: Device, limits: Limits) -> Device:
     return replace(
-        device, threads_a_core=threads, blocks_a_core=blocks, l2_nbytes=shared << 10,
-        shared_nbytes=shared << 10, block_shared_nbytes=of_block << 10,
+        device, threads_a_core=limits.threads, blocks_a_core=limits.blocks,
+        l2_nbytes=limits.shared_nbytes, shared_nbytes=limits.shared_nbytes,
+        block_shared_nbytes=limits.block_shared_nbytes,
     )  # fmt: skip

@@ -27,6 +27,8 @@ from typing import Any, NewType, Protocol, TypeVar
 
 import numpy as np
 
+from stagejit.codegen.cuda.device import Limits
+
 T = TypeVar("T")
 Function = NewType("Function", object)
 Stream = NewType("Stream", object)
@@ -64,6 +66,10 @@ class Driver(Protocol):
     @property
     def cores(self) -> int:
         """Its multiprocessors; 0 where it has none."""
+
+    @property
+    def limits(self) -> Limits | None:
+        """Of each of them; None where it has none."""
 
     @property
     def main(self) -> Stream:

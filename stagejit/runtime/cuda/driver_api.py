@@ -14,11 +14,14 @@ from collections.abc import Iterator
 from ctypes import byref, c_int, c_uint, c_ulonglong, c_void_p
 from typing import Any
 
+from stagejit.codegen.cuda.device import Limits
 from stagejit.errors import StagejitError
 
 _LIBRARY = "libcuda.so.1"
 _MEMORY_TYPE, _OF_HOST = 2, 1  # CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_MEMORYTYPE_HOST
-_MULTIPROCESSORS = 16  # CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT
+# CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, and MAX_THREADS_PER_MULTIPROCESSOR,
+# MAX_BLOCKS_PER_MULTIPROCESSOR, MAX_SHARED_MEMORY_PER_MULTIPROCESSOR, and _PER_BLOCK_OPTIN
+_MULTIPROCESSORS, _LIMITS = 16, (39, 106, 81, 97)
 _THREAD_LOCAL = 1  # CU_STREAM_CAPTURE_MODE_THREAD_LOCAL: other threads do as they like meanwhile
 _DISABLE_TIMING = 2  # CU_EVENT_DISABLE_TIMING
 _CONDITIONAL = 13  # CU_GRAPH_NODE_TYPE_CONDITIONAL
@@ -76,10 +79,16 @@ class DriverApi:
 
     def cores(self, ordinal: int) -> int:
         """Multiprocessors of a GPU."""
-        device, count = c_int(), c_int()
+        return self._attribute(ordinal, _MULTIPROCESSORS)
+
+    def limits(self, ordinal: int) -> Limits:
+        return Limits(*(self._attribute(ordinal, which) for which in _LIMITS))
+
+    def _attribute(self, ordinal: int, which: int) -> int:
+        device, found = c_int(), c_int()
         self._call("cuDeviceGet", byref(device), ordinal)
-        self._call("cuDeviceGetAttribute", byref(count), _MULTIPROCESSORS, device)
-        return count.value
+        self._call("cuDeviceGetAttribute", byref(found), which, device)
+        return found.value
 
     def is_pinned(self, address: int) -> bool:
         """Whether memory of the host is one that the driver copies from directly, and later."""

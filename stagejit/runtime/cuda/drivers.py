@@ -32,7 +32,7 @@ def device_of(target: str) -> Device:
         driver = driver_of(target)
     except NoDriverError:
         return device_named(_DEFAULT)
-    return device_like(driver.name, driver.arch, driver.cores)
+    return device_like(driver.name, driver.arch, driver.cores, driver.limits)
 
 
 def driver_of(target: str) -> Driver:

@@ -19,19 +19,12 @@ from typing import Any, cast
 import numpy as np
 
 from stagejit.base.threads.locks import new_lock, new_rlock, remembered
+from stagejit.codegen.cuda.device import Limits
 from stagejit.runtime.cuda.arrays.gpu_arrays import GpuArrays
 from stagejit.runtime.cuda.code import nvrtc
 from stagejit.runtime.cuda.code.cubins import Compiler, cubins, key_of, nvrtc_compiler
 from stagejit.runtime.cuda.conditions import DECIDE, OLDEST, Conditions
-from stagejit.runtime.cuda.driver import (
-    Array,
-    Event,
-    Function,
-    Graph,
-    Source,
-    Stream,
-    T,
-)
+from stagejit.runtime.cuda.driver import Array, Event, Function, Graph, Source, Stream, T
 from stagejit.runtime.cuda.driver_api import DeviceError, DriverApi
 from stagejit.runtime.cuda.gpus import arch_of, check_versions, gpu, imported
 from stagejit.runtime.cuda.handles import Owned, let_go, told
@@ -63,7 +56,7 @@ class PyCudaDriver:
             check_versions(self._api.version(), nvrtc.version())
         self._compiler = compiler
         self._name, self._arch = str(device.name()), arch_of(*device.compute_capability())
-        self._cores = self._api.cores(ordinal)
+        self._cores, self._limits = self._api.cores(ordinal), self._api.limits(ordinal)
         self._lock, self._depth, self._process = new_rlock(), 0, os.getpid()
         self._dropped: deque[Callable[[], object]] = deque()
         self._functions: weakref.WeakValueDictionary[str, Owned] = weakref.WeakValueDictionary()
@@ -88,6 +81,10 @@ class PyCudaDriver:
     @property
     def cores(self) -> int:
         return self._cores
+
+    @property
+    def limits(self) -> Limits | None:
+        return self._limits
 
     @property
     def main(self) -> Stream:

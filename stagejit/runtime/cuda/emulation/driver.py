@@ -20,7 +20,7 @@ import jax
 import numpy as np
 
 from stagejit.base.threads.locks import new_rlock
-from stagejit.codegen.cuda.device import device_named
+from stagejit.codegen.cuda.device import Limits, device_named
 from stagejit.codegen.ir.grid.shared_memory import STATIC_NBYTES
 from stagejit.runtime.cuda.driver import Array, Event, Function, Graph, Source, Stream, T
 from stagejit.runtime.cuda.emulation.compiling import Launcher, launchers
@@ -84,6 +84,10 @@ class EmulatedDriver:
     @property
     def cores(self) -> int:
         return 0
+
+    @property
+    def limits(self) -> Limits | None:
+        return None
 
     @property
     def main(self) -> Stream:
