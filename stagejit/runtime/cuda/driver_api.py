@@ -22,7 +22,9 @@ _MEMORY_TYPE, _OF_HOST = 2, 1  # CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_MEMORYTYPE
 # CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, and MAX_THREADS_PER_MULTIPROCESSOR,
 # MAX_BLOCKS_PER_MULTIPROCESSOR, MAX_SHARED_MEMORY_PER_MULTIPROCESSOR, and _PER_BLOCK_OPTIN
 _MULTIPROCESSORS, _LIMITS = 16, (39, 106, 81, 97)
-_THREAD_LOCAL = 1  # CU_STREAM_CAPTURE_MODE_THREAD_LOCAL: other threads do as they like meanwhile
+# CU_STREAM_CAPTURE_MODE_RELAXED: other threads do as they like meanwhile, and so does whatever goes
+# on this one, whose memory a finalizer gives back.
+_RELAXED = 2
 _DISABLE_TIMING = 2  # CU_EVENT_DISABLE_TIMING
 _CONDITIONAL = 13  # CU_GRAPH_NODE_TYPE_CONDITIONAL
 _SET = 1  # CU_STREAM_SET_CAPTURE_DEPENDENCIES
@@ -118,7 +120,7 @@ class DriverApi:
     # ---------------------------------------------------------------- graphs
 
     def begin_capture(self, stream: int) -> None:
-        self._call("cuStreamBeginCapture_v2", c_void_p(stream), _THREAD_LOCAL)
+        self._call("cuStreamBeginCapture_v2", c_void_p(stream), _RELAXED)
 
     def end_capture(self, stream: int) -> int:
         """The graph."""
@@ -198,7 +200,7 @@ class DriverApi:
         body = params.conditional.graphs[0]
         self._call(
             "cuStreamBeginCaptureToGraph", c_void_p(inner), c_void_p(body), None, None,
-            ctypes.c_size_t(0), _THREAD_LOCAL,
+            ctypes.c_size_t(0), _RELAXED,
         )  # fmt: skip
         try:
             yield

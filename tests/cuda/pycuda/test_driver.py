@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from stagejit.codegen.cuda.device import Limits, device_named
 from stagejit.runtime.cuda.code.cubins import Compiler
 from stagejit.runtime.cuda.driver import Source
 from stagejit.runtime.cuda.driver_api import DeviceError
@@ -41,13 +40,6 @@ def given(driver: PyCudaDriver, array: np.ndarray) -> int:
     address = driver.allocate(array.nbytes)
     driver.copy_in(address, array, driver.main)
     return address
-
-
-def test_what_a_multiprocessor_has(driver: PyCudaDriver) -> None:
-    known = device_named(driver.arch)
-    assert driver.limits == Limits(
-        known.threads_a_core, known.blocks_a_core, known.shared_nbytes, known.block_shared_nbytes
-    )
 
 
 # -------------------------------------------------------------------- kernels

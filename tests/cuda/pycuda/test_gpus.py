@@ -1,4 +1,4 @@
-"""What is missing is said, with what to do about it."""
+"""What is missing is said, with what to do about it; what there is is known."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from stagejit.codegen.cuda.device import Limits, device_named
 from stagejit.errors import NoDriverError
 from stagejit.runtime.cuda.gpus import arch_of, check_versions, imported, require_recent
+from stagejit.runtime.cuda.pycuda import PyCudaDriver
 from tests.cuda.driver import build
 from tests.cuda.pycuda.conftest import Device
 
@@ -26,6 +28,7 @@ def test_without_pycuda(monkeypatch: pytest.MonkeyPatch) -> None:
 
 PROGRAM = """
 from stagejit.runtime.cuda.pycuda import PyCudaDriver
+from stagejit.codegen.cuda.device import Limits, device_named
 from stagejit.errors import NoDriverError
 try:
     driver = PyCudaDriver({})
@@ -95,3 +98,10 @@ def test_a_gpu_that_is_too_old() -> None:
     require_recent("NVIDIA L40", 8, 9)
     with pytest.raises(NoDriverError, match=r"Tesla T4 is too old: .* sm_80 .* it is sm_75"):
         require_recent("Tesla T4", 7, 5)
+
+
+def test_what_a_multiprocessor_has(driver: PyCudaDriver) -> None:
+    known = device_named(driver.arch)
+    assert driver.limits == Limits(
+        known.threads_a_core, known.blocks_a_core, known.shared_nbytes, known.block_shared_nbytes
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import os
 import subprocess
@@ -149,3 +150,22 @@ def test_a_forked_child_is_told(device: Device) -> None:
     told, _, rest = done.stdout.partition("the parent goes on")
     assert "belongs to the process that this one was forked from\nNext: start processes" in told
     assert (rest, done.stderr) == ("\n", "")
+
+
+def test_memory_may_go_back_while_a_graph_is_captured(driver: PyCudaDriver) -> None:
+    """That of others, whose finalizers run on any thread at any time."""
+    theirs = ctypes.c_ulonglong()
+
+    def queue(x: int) -> None:
+        axpy(driver, x, x, 1, stream)
+        driver._api._call("cuMemFree_v2", theirs)
+
+    with driver.current():
+        driver._api._call("cuMemAlloc_v2", ctypes.byref(theirs), ctypes.c_size_t(100))
+        x, found, stream = driver.allocate(4 * N), np.ones(N, np.float32), driver.new_stream()
+        driver.copy_in(x, found, driver.main)
+        graph = driver.capture(stream, lambda: queue(x))
+        driver.replay(graph, driver.main)
+        driver.copy_out(found, x, driver.main)
+        assert (found == 2).all()
+        driver.free(x)
