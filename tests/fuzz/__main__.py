@@ -1,5 +1,5 @@
-"""The net: random kernels and random programs, run to find wrong values: `python -m tests.fuzz`,
-from the root of the repository. Exit status 1: something was found."""
+"""The net: random kernels, programs and bound functions, run to find wrong values: `python -m
+tests.fuzz`, from the root of the repository. Exit status 1: something was found."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def fuzz(
         int | None, typer.Option(help="Repeats a run; by default a new one, which is printed.")
     ] = None,
     only: Annotated[
-        list[str] | None, typer.Option(help="kernels, programs or order; by default all.")
+        list[str] | None, typer.Option(help="kernels, programs, order or bound; by default all.")
     ] = None,
     jobs: Annotated[int, typer.Option(min=1, help="Processes for programs.")] = 1,
     target: Annotated[
@@ -30,7 +30,7 @@ def fuzz(
     ] = "native",
     count: Annotated[int | None, typer.Option(min=1, help="Programs at most.")] = None,
 ) -> None:
-    """Run random kernels and random programs, and compare them with what they mean."""
+    """Run random kernels, programs and bound functions, and compare them with what they mean."""
     unknown = [name for name in only or () if name not in session.PARTS]
     if unknown:
         raise typer.BadParameter(

@@ -14,14 +14,15 @@ from dataclasses import dataclass, field
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
+from tests.fuzz.bound.lives import trouble
 from tests.fuzz.kernels.lab import run_kernels
 from tests.fuzz.programs import workers
 from tests.fuzz.programs.generate import FEATURES, Program, random_program
 from tests.fuzz.programs.order import Disorder, disorders
 from tests.fuzz.programs.verdicts import Verdict
 
-PARTS = ("kernels", "programs", "order")
-SHARES = {"kernels": 5, "programs": 5, "order": 2}  # of the time, where several parts run
+PARTS = ("kernels", "programs", "order", "bound")
+SHARES = {"kernels": 5, "programs": 5, "order": 2, "bound": 1}  # of the time of several parts
 MOST_MINIMIZED = 8
 MINIMIZING_SECONDS = 60.0
 PROGRAMS_A_ROUND = 30  # that are compiled in several orders
@@ -85,8 +86,10 @@ def run(
         elif part == "programs":
             report = run_programs(seed, seconds, console, jobs=jobs, target=target, count=count)
             found.append(bool(report.failures))
-        else:
+        elif part == "order":
             found.append(bool(run_orders(seed, seconds, console)))
+        else:
+            found.append(bool(run_lives(seed, seconds, console)))
     return not any(found)
 
 
@@ -136,6 +139,20 @@ def run_orders(
         f"order of compilation, seed {seed}: {at - seed} programs in 5 settings,"
         f" {len(found)} gave other bits, in {time.monotonic() - start:.0f} s",
     )
+    return found
+
+
+def run_lives(seed: int, seconds: float, console: Console) -> list[str]:
+    """Lives of bound functions, one after the other, until the time is over."""
+    found: list[str] = []
+    start, at = time.monotonic(), seed
+    while time.monotonic() - start < seconds:
+        new = trouble(at)
+        for line in new:
+            _print(console, f"bound: {line}")
+        found, at = found + new, at + 1
+    taken = time.monotonic() - start
+    _print(console, f"lives, seed {seed}: {at - seed}, {len(found)} troubles, in {taken:.0f} s")
     return found
 
 
