@@ -6,7 +6,7 @@ the order between groups never has a cycle: every edge is checked with `Reach.re
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -135,7 +135,8 @@ class Grouping:
 
 
 class Reach:
-    """Which groups come before which, as bit sets closed under transitivity.
+    """Which groups come before which, as bit sets closed under transitivity. direct: of each group
+    those that it was linked to, from which all others follow.
 
     Note [Late orders]: a group that gets another one before it may have all of a long program
     behind it. A few of these are told at once. Otherwise what is new is kept with the group, as
@@ -160,10 +161,9 @@ class Reach:
 
     def closure(self, groups: int) -> int:
         """Those of the bit set, and all that come before one of them."""
-        total = groups
-        for group in bits(groups):
+        total, seen = groups, 0
+        for group in self._latest(groups):
             total |= self._before[group]
-        seen = 0
         while late := total & self._with_late & ~seen:
             for group in bits(late):
                 total |= self._late[group]
@@ -202,8 +202,16 @@ class Reach:
             self._late[after] = self._late.get(after, 0) | new
             self._with_late |= 1 << after
 
+    def _latest(self, groups: int) -> Iterator[int]:
+        """Those that are known to come before no other one of the bit set: in what comes before
+        these there are all others, and all that comes before them."""
+        while groups:
+            group = groups.bit_length() - 1
+            yield group
+            groups &= ~(self._before[group] | 1 << group)
+
     def _link(self, groups: int, after: int) -> None:
-        for group in bits(groups):
+        for group in self._latest(groups):
             if group not in self.direct[after]:
                 self.direct[after].add(group)
                 self._followers[group].append(after)

@@ -51,7 +51,17 @@ def test_any_order_is_known_however_late_it_comes(first: str) -> None:
             one, other = map(int, RNG.choice(list(graph), 2))
             assert reach.reaches(one, other) == (one in nx.ancestors(graph, other))
         numbers = list(graph)
-        assert [set(graph.pred[n]) for n in numbers] == reach.direct
+        links = nx.DiGraph((n, after) for after in numbers for n in reach.direct[after])
+        assert links.edges <= graph.edges
+        assert nx.transitive_closure_dag(links).edges == nx.transitive_closure_dag(graph).edges
         assert [reach.before(n) for n in numbers] == [
             ancestors(graph, 1 << n) & ~(1 << n) for n in numbers
         ]
+
+
+def test_what_others_follow_is_not_linked_again() -> None:
+    """Each comes after all before it: the links are those of a chain."""
+    reach = Reach()
+    for number in range(100):
+        assert reach.add((1 << number) - 1) == number
+    assert reach.direct == [set(), *({number} for number in range(99))]
