@@ -55,6 +55,9 @@ def _dot_general(emit: Emitter, site: Site, lhs: Value, rhs: Value) -> Value:
         lhs, rhs = (emit.convert(x, bool_) for x in (lhs, rhs))
         result = TensorType(i32, result.shape)
     lhs, rhs = _same_dtype(emit, result, lhs, rhs)
+    if all(lhs.type.shape[axis] == 1 for axis in contracting[0]):
+        product = _of_elements(emit, result.dtype, lhs, rhs, contracting, batch)
+        return emit.convert(product, site.result.dtype)
     product = emit.emit(
         "contract", (lhs, rhs), result,
         contracting=(integers(contracting[0]), integers(contracting[1])),
@@ -62,6 +65,32 @@ def _dot_general(emit: Emitter, site: Site, lhs: Value, rhs: Value) -> Value:
         dtype=result.dtype, **tolerance(precision, lhs, result),
     )  # fmt: skip
     return emit.convert(product, site.result.dtype)
+
+
+def _of_elements(
+    emit: Emitter, wanted: DType, lhs: Value, rhs: Value, contracting: Any, batch: Any
+) -> Value:
+    """Products that are not summed up, as outer ones and those of a sparse matrix: a map, which
+    joins what makes its operands and what reads it. They are rounded once, as a sum of one is."""
+    own = lhs.type.dtype
+    wide = max(own.accumulator, wanted.accumulator, key=lambda dtype: dtype.bits)
+    dtype = wide if wanted.is_float and own is not wanted else wanted
+    sides, free = list[tuple[Value, list[int]]](), list[list[int]]()
+    for x, summed, shared in zip((lhs, rhs), contracting, batch, strict=True):
+        shape = x.type.shape
+        kept = [axis for axis in range(len(shape)) if axis not in (*summed, *shared)]
+        ordered = emit.transpose(emit.convert(x, dtype), (*shared, *kept, *summed))
+        sides.append((ordered, [shape[axis] for axis in shared]))
+        free.append([shape[axis] for axis in kept])
+    (left, around), (right, _) = sides
+    return emit.convert(
+        emit.map(
+            "mul",
+            emit.reshape(left, (*around, *free[0], *(1 for _ in free[1]))),
+            emit.reshape(right, (*around, *(1 for _ in free[0]), *free[1])),
+        ),
+        wanted,
+    )
 
 
 def conv(emit: Emitter, site: Site, lhs: Value, rhs: Value) -> Value:

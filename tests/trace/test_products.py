@@ -71,6 +71,55 @@ def test_mixed_operands_are_converted_to_the_result() -> None:
     assert [op.kind for op in graph].count("convert") == 1
 
 
+TYPES: list[tuple[Any, Any]] = [
+    (np.float32, np.float32), (jnp.bfloat16, np.float32), (jnp.bfloat16, jnp.bfloat16),
+    (np.float16, jnp.bfloat16), (np.float32, np.float16), (np.int8, np.int32), (np.int8, np.int8),
+    (np.int16, np.int32), (np.uint8, np.uint32), (np.bool_, np.bool_), (np.float32, np.int32),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_product_that_sums_nothing_up_is_one_of_elements(seed: int) -> None:
+    """Axes in any order: shared ones, those of a side, summed ones of one element. It is rounded
+    once, which bits show."""
+    rng = np.random.default_rng(seed)
+    own, wanted = TYPES[seed % len(TYPES)]
+    shared, summed = rng.integers(1, 5, rng.integers(0, 3)).tolist(), [1] * rng.integers(0, 3)
+    operands, batch, contracting, places = [], [], [], []
+    for _ in range(2):
+        free = rng.integers(1, 5, rng.integers(0, 3)).tolist()
+        sizes = [*shared, *summed, *free]
+        order = rng.permutation(len(sizes)).tolist()
+        at = [order.index(axis) for axis in range(len(sizes))]
+        batch.append(tuple(at[: len(shared)]))
+        contracting.append(tuple(at[len(shared) :][: len(summed)]))
+        places.append(sorted(at[len(shared) + len(summed) :]))
+        values = rng.integers(-120, 120, [sizes[axis] for axis in order]) * 1.37
+        operands.append(np.asarray(values).astype(own))
+    numbers: Any = tuple(contracting), tuple(batch)
+    dot = functools.partial(
+        lax.dot_general, dimension_numbers=numbers, preferred_element_type=wanted
+    )
+    graph = graph_of(dot, *operands)
+    verify(graph)
+    assert "contract" not in [op.kind for op in graph]
+    left, right = (
+        np.transpose(x, (*b, *place, *k)).reshape([x.shape[axis] for axis in (*b, *place)])
+        for x, b, place, k in zip(operands, batch, places, contracting, strict=True)
+    )
+    left = np.reshape(left, (*left.shape, *(1 for _ in places[1])))
+    right = np.reshape(right, (*shared, *(1 for _ in places[0]), *right.shape[len(shared) :]))
+    wide = np.int64 if np.issubdtype(own, np.integer) else np.float64
+    expected = left.astype(wide) * right.astype(wide)
+    (ours,) = interpret(graph, operands)
+    theirs = np.asarray(jax.jit(dot)(*operands))
+    assert ours.dtype == theirs.dtype
+    assert ours.shape == theirs.shape == expected.shape
+    if own is np.float32 and wanted is np.int32:
+        expected = expected.astype(np.float32)
+    np.testing.assert_array_equal(ours, expected.astype(wanted))
+
+
 def test_a_product_of_bools_is_any_of_ands() -> None:
     x = RNG.random((3, 4)) > 0.7
     graph = checked(lambda x: lax.dot(x, x.T), x)
