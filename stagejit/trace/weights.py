@@ -46,7 +46,7 @@ Axes = tuple[tuple[int, ...], int | None]
 
 class Forms:
     """In which form products read the weights of one function that is bound. is_overruled: programs
-    read one in a form that others, compiled later, do not; they have to be compiled anew."""
+    read one in a form that others, compiled later, may not; they have to be compiled anew."""
 
     def __init__(self, form: str | None = None) -> None:
         self.form, self.is_overruled = form, False
@@ -82,14 +82,13 @@ class Weight:
 
     name: where it stands in the tree. is_copy: the caller has no reference to it. budget: for what
     is made of it. form: how products read it, see `rewrites/weights/forms.py`; axes: its axes
-    there, by what is made of it, the best of those that any product of a program wants; kept: why
-    it has no such form, which any program may find; is_returned: some program does so, as it was
-    bound. tables: of programs that read it, or what is made of it.
+    there, by what is made of it, which the first program decides, by all of its products; kept: why
+    it has no such form, which any program may find. tables: of programs that read it, or what is
+    made of it.
 
     Note [One form]: all programs read the same elements of a weight, whichever is compiled first.
-    So one that finds a reason to keep it as it is, or better axes, overrules those that read it in
-    another form: calls of the bound function compile these anew. Programs of others around it stay
-    as they are.
+    So one that finds a reason to keep it as it is overrules those that read it in fewer bytes:
+    calls of the bound function compile these anew. Programs of others around it stay as they are.
 
     Note [Who keeps an array]: the weight does, until what programs read is made of it alone; from
     then on only whoever gave it does, who may delete or donate it at any time. What a program
@@ -106,7 +105,7 @@ class Weight:
         self._forms = forms or Forms()
         self.axes: dict[str, Axes] = {}
         self._wanted: dict[str, tuple[int, Axes]] = {}  # with their rank
-        self.kept, self.is_returned = "", False
+        self.kept = ""
         self.aval = jax.typeof(array)
         self.tables: weakref.WeakSet[Any] = weakref.WeakSet()
         self._held: Any = array
@@ -165,28 +164,19 @@ class Weight:
 
     def axes_for(self, text: str) -> Axes:
         """Those that it has from now on in all programs."""
-        known, best = self.axes.get(text), self._wanted[text][1]
-        if known != best and (known or self.is_returned) and not self._overrules():
-            return known or best
-        self.axes[text] = best
-        return best
+        return self.axes.setdefault(text, self._wanted[text][1])
 
     def keep(self, reason: str) -> None:
-        """Products read it as it is, in all programs."""
-        if self.axes and not self.kept and not self._overrules():
-            return
+        """Products read it as it is, in all programs: see Note [One form]. Where nobody has the
+        array, those that were compiled stay, and no other one reads it."""
+        if self.axes and not self.kept:
+            try:
+                self._held = self.array
+            except GoneError:
+                return
+            self.is_copy = True  # so that it stays until these are compiled anew
+            self._forms.is_overruled = True
         self.kept = self.kept or reason
-
-    def _overrules(self) -> bool:
-        """Whether all programs can be compiled anew: see Note [One form]. Where nobody has the
-        array, they stay, and no other one reads it."""
-        try:
-            self._held = self.array
-        except GoneError:
-            return False
-        self.is_copy = True  # so that it stays until these are compiled anew
-        self._forms.is_overruled = True
-        return True
 
     @property
     def is_held(self) -> bool:

@@ -70,11 +70,9 @@ def _restore(
         if uses:  # which nobody may see in two forms
             _read_instead(graph, value, made.restored(graph), uses)
     for value, weight in graph.weights.items():
-        if value in stored or weight.kept or not weight.form:
-            continue
-        axes = weight.axes.get(_text(value, [value]))
-        uses = [use for use in _others(graph, value) if use.user.definition.is_return]
-        weight.is_returned |= bool(uses) and not axes
+        axes = None if weight.kept else weight.axes.get(_text(value, [value]))
+        uses = _others(graph, value) if axes and value not in stored else []
+        uses = [use for use in uses if use.user.definition.is_return]
         if axes and uses:  # another program, or another body, reads it so
             made = narrowed(graph, value, weight.form, *axes)
             _read_instead(graph, value, made.restored(graph), uses)

@@ -52,14 +52,6 @@ READERS: dict[str, Callable[[Any, Array], Any]] = {
     "itself": lambda p, x: (x @ p["w"], p["w"]),
     "rows": lambda p, x: p["w"][jnp.arange(x.shape[0])] + x[:, :64],
     "multiple": lambda p, x: x @ (p["w"] * p["s"][:, None]),
-    "transposed": lambda p, x: x[:, :64] @ p["w"].T,
-    "forwards and backwards": lambda p, x: x @ p["w"] @ p["w"].T,
-    "loop of the transposed": lambda p, x: lax.fori_loop(
-        0, 2, lambda i, y: y + (x[:, :64] @ p["w"].T + y) / 96, jnp.zeros_like(x)
-    ),
-    "with all pairs": lambda p, x: jnp.einsum("b,ik->bik", x[0, :3], p["w"]),
-    "weight alone": lambda p, x: (p["w"], x + 1),
-    "branch of the weight": lambda p, x: lax.cond(x[0, 0] > 0, lambda: p["w"], lambda: -p["w"]),
     "part": lambda p, x: x @ p["w"][:, :32],
     "gradient of a sum": lambda p, x: jax.grad(lambda x: (x @ p["w"]).sum())(x),
     "loop": loop,
