@@ -43,7 +43,7 @@ class IdleArray:
 class IdleDriver:
     """A `Driver`."""
 
-    name, arch, cores, main = "nothing", "sm_90a", 0, Stream(_NOTHING)
+    name, arch, cores, limits, main = "nothing", "sm_90a", 0, None, Stream(_NOTHING)
 
     def __init__(self) -> None:
         self._lock, self._next = new_rlock(), _FIRST

@@ -24,7 +24,7 @@ from stagejit.codegen.ir.nodes import Value as Register
 from stagejit.codegen.ir.strides import picked
 from stagejit.codegen.places.whole_vectors import MOST_PICKED
 from stagejit.graph.ir import Op
-from stagejit.graph.ops.moving.slices import beneath
+from stagejit.graph.ops.moving.slices import beneath, is_beneath
 from stagejit.index.affine import Affine, Index
 
 
@@ -68,8 +68,9 @@ def from_rows(
 def overlaid(at: Positions, op: Op, index: Index) -> Register:
     """The element of an overlay."""
     (above, below), (place, rests) = op.operands, beneath(op, index)
-    if not rests:
-        return at.value(above, place)
+    everywhere = is_beneath(op, place, rests)
+    if everywhere is not None:
+        return at.value(above, place) if everywhere else at.value(below, index)
     lanes, count = at.wanted_lanes(), at.position.lanes
     inside = lanes
     for axis, rest in rests.items():

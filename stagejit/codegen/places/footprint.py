@@ -16,7 +16,7 @@ from stagejit.codegen.places.windows import window_numbers, window_reads
 from stagejit.dispatch.regions import Store
 from stagejit.errors import InternalError
 from stagejit.graph.ir import Op, Value
-from stagejit.graph.ops.moving.slices import beneath, pull_view
+from stagejit.graph.ops.moving.slices import beneath, is_beneath, pull_view
 from stagejit.graph.ops.moving.splits import is_uneven
 from stagejit.index.affine import (
     Affine,
@@ -135,6 +135,9 @@ class Footprint(Walk[Need]):
 
     def overlaid(self, op: Op, index: Index) -> Need:
         at, rests = beneath(op, index, strict=self.strict)
+        upper = is_beneath(op, at, rests)
+        if upper is not None:
+            return self.value(*((op.operands[0], at) if upper else (op.operands[1], index)))
         self.compared += [form for axis, rest in rests.items() for form in (at[axis], rest)]
         parts = [self.value(op.operands[0], at), self.value(op.operands[1], index)]
         return Need(op.result, _together(parts) | _loops_of(index))

@@ -105,6 +105,28 @@ graph @case(%x0: f32[{rows},{width}]) {{
 }}
 """  # noqa: E501
 
+ELSEWHERE = """
+graph @case(%x0: f32[{rows},{width}], %x1: f32[{width}]) {{
+  %0: f32[] = const 2.0
+  %1: f32[{rows},{whole}] = fill %0
+  %2: f32[{rows},{whole}] = overlay %x0 into %1 at (0, {low})
+  %3: f32[{rows},{width}] = broadcast %x1 axes=(1)
+  %4: f32[{rows},{whole}] = overlay %3 into %2 at (0, {high})
+  %5: f32[{rows},{size}] = extract_slice %4 at (0, {first})
+  return %5
+}}
+"""
+
+
+def elsewhere() -> Iterator[str]:
+    """Pieces of what is overlaid in which some of it, or all, has no element."""
+    for rows, width, low, high in itertools.product((1, 7), (1, 3, 20), (0, 1), (0, 2)):
+        whole = width + 5
+        for first, size in ((whole - 1, 1), (0, 1), (whole - 2, 2), (1, width), (width + 1, 3)):
+            yield ELSEWHERE.format(
+                rows=rows, width=width, whole=whole, low=low, high=high, first=first, size=size
+            )
+
 
 def rows_modulo() -> Iterator[str]:
     """Rows found modulo their number: nobody knows where lanes lie before a kernel runs."""
@@ -127,9 +149,10 @@ def windows() -> Iterator[str]:
 
 
 @pytest.mark.parametrize("name", ALL)
-@pytest.mark.parametrize("drawn", [rows_modulo, windows])
-def test_lanes_beneath_a_border_read_nothing(name: str, drawn: Callable[[], Iterator[str]]) -> None:
-    """Those that have no element of the upper array asked for what is before or behind it."""
+@pytest.mark.parametrize("drawn", [elsewhere, rows_modulo, windows])
+def test_what_is_not_there_is_not_read(name: str, drawn: Callable[[], Iterator[str]]) -> None:
+    """Where an overlay has no element of its upper array, that was asked for one all the same, by
+    lanes or by all, before or behind what a kernel may read."""
     if name == "avx512" and not Target.host().has_avx512:
         pytest.skip("Bochs takes seconds to start")
     targets = find_targets((name,))

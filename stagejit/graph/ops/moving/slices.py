@@ -154,6 +154,19 @@ def beneath(op: Op, index: Index, *, strict: bool = False) -> tuple[Index, dict[
     return tuple(places), rests
 
 
+def is_beneath(op: Op, places: Index, rests: Mapping[int, Affine]) -> bool | None:
+    """Whether the element of an overlay that `beneath` says this of is one of operand 0; None where
+    it is here and not there."""
+    everywhere = True
+    for axis, rest in rests.items():
+        (low, high), (least, most) = places[axis].range(), rest.range()
+        extent = op.operands[0].shape[axis]
+        if high < 0 or low >= extent or least > 0:
+            return False
+        everywhere = everywhere and low >= 0 and high < extent and most == 0
+    return True if everywhere else None
+
+
 def _pull_extract(op: Op, index: Index, strict: bool, start: DynamicStart) -> Index:
     starts = _starts(op, op.operands[0].shape, op.result.shape, 1, start)
     return tuple(
