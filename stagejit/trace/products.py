@@ -13,6 +13,7 @@ takes an f32 product on a GPU without any precision for one of tf32; here it kee
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import jax
@@ -55,7 +56,7 @@ def _dot_general(emit: Emitter, site: Site, lhs: Value, rhs: Value) -> Value:
         lhs, rhs = (emit.convert(x, bool_) for x in (lhs, rhs))
         result = TensorType(i32, result.shape)
     lhs, rhs = _same_dtype(emit, result, lhs, rhs)
-    if all(lhs.type.shape[axis] == 1 for axis in contracting[0]):
+    if _only_scales(lhs, rhs, contracting, batch):
         product = _of_elements(emit, result.dtype, lhs, rhs, contracting, batch)
         return emit.convert(product, site.result.dtype)
     product = emit.emit(
@@ -67,11 +68,19 @@ def _dot_general(emit: Emitter, site: Site, lhs: Value, rhs: Value) -> Value:
     return emit.convert(product, site.result.dtype)
 
 
+def _only_scales(lhs: Value, rhs: Value, contracting: Any, batch: Any) -> bool:
+    """Whether nothing is summed up, and one side has one element for each place that is shared. An
+    outer product stays one: what it multiplies may be a weight that is kept in few bytes."""
+    sums = math.prod(lhs.type.shape[axis] for axis in contracting[0])
+    places = math.prod(lhs.type.shape[axis] for axis in batch[0])
+    return sums == 1 and places in (lhs.type.size, rhs.type.size)
+
+
 def _of_elements(
     emit: Emitter, wanted: DType, lhs: Value, rhs: Value, contracting: Any, batch: Any
 ) -> Value:
-    """Products that are not summed up, as outer ones and those of a sparse matrix: a map, which
-    joins what makes its operands and what reads it. They are rounded once, as a sum of one is."""
+    """Products that are not summed up, as those of a sparse matrix: a map, which joins what makes
+    its operands and what reads it. They are rounded once, as a sum of one is."""
     own = lhs.type.dtype
     wide = max(own.accumulator, wanted.accumulator, key=lambda dtype: dtype.bits)
     dtype = wide if wanted.is_float and own is not wanted else wanted
