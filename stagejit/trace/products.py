@@ -56,7 +56,7 @@ def _dot_general(emit: Emitter, site: Site, lhs: Value, rhs: Value) -> Value:
         lhs, rhs = (emit.convert(x, bool_) for x in (lhs, rhs))
         result = TensorType(i32, result.shape)
     lhs, rhs = _same_dtype(emit, result, lhs, rhs)
-    if _only_scales(lhs, rhs, contracting, batch):
+    if _is_elementwise(lhs, rhs, contracting, batch):
         product = _of_elements(emit, result.dtype, lhs, rhs, contracting, batch)
         return emit.convert(product, site.result.dtype)
     product = emit.emit(
@@ -68,12 +68,12 @@ def _dot_general(emit: Emitter, site: Site, lhs: Value, rhs: Value) -> Value:
     return emit.convert(product, site.result.dtype)
 
 
-def _only_scales(lhs: Value, rhs: Value, contracting: Any, batch: Any) -> bool:
-    """Whether nothing is summed up, and one side has one element for each place that is shared. An
-    outer product stays one: what it multiplies may be a weight that is kept in few bytes."""
+def _is_elementwise(lhs: Value, rhs: Value, contracting: Any, batch: Any) -> bool:
+    """Whether nothing is summed up, and each element of a side is multiplied by one of the other.
+    Others stay products: what they multiply may be a weight that is kept in few bytes."""
     sums = math.prod(lhs.type.shape[axis] for axis in contracting[0])
     places = math.prod(lhs.type.shape[axis] for axis in batch[0])
-    return sums == 1 and places in (lhs.type.size, rhs.type.size)
+    return bool(sums == 1 and lhs.type.size == places == rhs.type.size)
 
 
 def _of_elements(

@@ -79,16 +79,15 @@ TYPES: list[tuple[Any, Any]] = [
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_a_product_that_only_scales_is_one_of_elements(seed: int) -> None:
-    """Axes in any order: shared ones, those of a side, summed ones of one element. It is rounded
-    once, which bits show."""
+def test_a_product_of_one_element_each_is_one_of_elements(seed: int) -> None:
+    """Axes in any order: shared ones, and others of one element. It is rounded once, which bits
+    show."""
     rng = np.random.default_rng(seed)
     own, wanted = TYPES[seed % len(TYPES)]
     shared, summed = rng.integers(1, 5, rng.integers(0, 3)).tolist(), [1] * rng.integers(0, 3)
     operands, batch, contracting, places = [], [], [], []
-    has_none = rng.integers(2)  # the side whose elements scale those of the other one
-    for side in range(2):
-        free = [] if side == has_none else rng.integers(1, 5, rng.integers(0, 3)).tolist()
+    for _ in range(2):
+        free = [1] * rng.integers(0, 3)
         sizes = [*shared, *summed, *free]
         order = rng.permutation(len(sizes)).tolist()
         at = [order.index(axis) for axis in range(len(sizes))]
@@ -119,6 +118,15 @@ def test_a_product_that_only_scales_is_one_of_elements(seed: int) -> None:
     if own is np.float32 and wanted is np.int32:
         expected = expected.astype(np.float32)
     np.testing.assert_array_equal(ours, expected.astype(wanted))
+
+
+@pytest.mark.parametrize("terms", [("i", "k"), ("bik", "ik"), ("i", "ik")])
+def test_what_repeats_a_side_stays_a_product(terms: tuple[str, str]) -> None:
+    x, y = (RNG.random(["..bik".index(axis) for axis in term], np.float32) for term in terms)
+    shared = [axis for axis in terms[0] if axis in terms[1]]
+    left, right = (tuple(term.index(axis) for axis in shared) for term in terms)
+    dot = functools.partial(lax.dot_general, dimension_numbers=(((), ()), (left, right)))
+    only(checked(dot, x, y), "contract")
 
 
 def test_a_product_of_bools_is_any_of_ands() -> None:
