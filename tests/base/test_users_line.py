@@ -6,6 +6,7 @@ import inspect
 import threading
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,10 +16,11 @@ import numpy as np
 import pytest
 
 import stagejit
+from stagejit import pipeline
 from stagejit.base.threads.other_threads import on_other_threads
 from stagejit.base.users_line import warn
 from stagejit.errors import FallbackWarning
-from stagejit.pipeline import Compilation
+from stagejit.pipeline import STEPS, Compilation
 from stagejit.runtime.objects.object_cache import CacheWarning
 
 X = np.arange(5, dtype=np.float32)
@@ -26,11 +28,11 @@ X = np.arange(5, dtype=np.float32)
 
 @pytest.fixture
 def broken(monkeypatch: pytest.MonkeyPatch) -> None:
-    def failing(self: Compilation, step: Any) -> None:
+    def failing(c: Compilation) -> None:
         raise KeyError("lost value")
 
     monkeypatch.setenv("STAGEJIT_STRICT", "0")
-    monkeypatch.setattr(Compilation, "_run", failing)
+    monkeypatch.setattr(pipeline, "STEPS", tuple(replace(s, run=failing) for s in STEPS))
 
 
 def here() -> int:

@@ -100,8 +100,9 @@ def test_when_whole_vectors_pay() -> None:
     assert is_dealt(3, 16, shared=False)
     assert is_dealt(16, 16, shared=True)
     assert not is_dealt(16, 16, shared=False)
-    assert not is_dealt(17, 16, shared=True)
+    assert is_dealt(32, 16, shared=True)
+    assert not is_dealt(33, 16, shared=True)
     assert not is_dealt(1, 16, shared=True)
     assert not is_dealt(-2, 16, shared=False)
-    for stride in range(2, 17):
+    for stride in range(2, 33):
         assert 0 < dealing_cost(stride, 16, shared=True) <= 16

@@ -21,7 +21,8 @@ from stagejit.codegen.generate import KernelCache
 from stagejit.codegen.ir.grid.builder import GridBuilder
 from stagejit.errors import VerificationError
 from stagejit.options import Options
-from tests.cuda.machine import compilation_of, run
+from stagejit.pipeline import Compilation
+from tests.cuda.machine import GPU, compilation_of, run
 from tests.cuda.products.random_regions import faults_of
 from tests.cuda.rows.any_mapping import any_mapping
 from tests.expected import rounding
@@ -243,9 +244,14 @@ def test_long_sums_are_as_exact_as_short_ones(shape: tuple[int, ...], split: boo
 # -------------------------------------------------------------------- what a reader sees
 
 
+def texts_of(compilation: Compilation) -> list[str]:
+    kernels = compilation.run_until("codegen").kernels.values()
+    return [made.text[made.text.index("extern") :] for made in kernels]
+
+
 def text_of(function: Callable[..., Any], *shape: int) -> str:
-    (made,) = compilation_of(function, some(*shape)).run_until("codegen").kernels.values()
-    return made.text[made.text.index("extern") :]
+    (text,) = texts_of(compilation_of(function, some(*shape)))
+    return text
 
 
 def test_a_warp_reads_a_row_in_accesses_of_16_bytes_and_needs_no_barrier() -> None:
@@ -270,8 +276,9 @@ def test_a_warp_meets_before_results_take_the_place_of_what_it_reads() -> None:
         most = x.max(1)
         return x - most[:, None] * m[:, None], most + m
 
-    jitted = stagejit.jit(f, options=Options(target="cuda:H200"), donate_argnums=(0, 1))
-    text = jitted.lower(some(4000, 24), some(4000)).compile().as_text("cuda")
+    jitted = stagejit.jit(f, options=Options(verify=True), donate_argnums=(0, 1))
+    request = jitted.trace(some(4000, 24), some(4000)).compilation.request
+    (text,) = texts_of(Compilation(request, target=GPU))
     assert "__syncwarp();" in text
     assert "__syncthreads" not in text
 
