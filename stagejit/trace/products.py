@@ -57,7 +57,7 @@ def _dot_general(emit: Emitter, site: Site, lhs: Value, rhs: Value) -> Value:
         result = TensorType(i32, result.shape)
     lhs, rhs = _same_dtype(emit, result, lhs, rhs)
     if _is_elementwise(lhs, rhs, contracting, batch):
-        product = _of_elements(emit, result.dtype, lhs, rhs, contracting, batch)
+        product = _of_elements(emit, result, lhs, rhs, batch)
         return emit.convert(product, site.result.dtype)
     product = emit.emit(
         "contract", (lhs, rhs), result,
@@ -76,30 +76,19 @@ def _is_elementwise(lhs: Value, rhs: Value, contracting: Any, batch: Any) -> boo
     return bool(sums == 1 and lhs.type.size == places == rhs.type.size)
 
 
-def _of_elements(
-    emit: Emitter, wanted: DType, lhs: Value, rhs: Value, contracting: Any, batch: Any
-) -> Value:
+def _of_elements(emit: Emitter, result: TensorType, lhs: Value, rhs: Value, batch: Any) -> Value:
     """Products that are not summed up, as those of a sparse matrix: a map, which joins what makes
     its operands and what reads it. They are rounded once, as a sum of one is."""
-    own = lhs.type.dtype
+    own, wanted = lhs.type.dtype, result.dtype
     wide = max(own.accumulator, wanted.accumulator, key=lambda dtype: dtype.bits)
     dtype = wide if wanted.is_float and own is not wanted else wanted
-    sides, free = list[tuple[Value, list[int]]](), list[list[int]]()
-    for x, summed, shared in zip((lhs, rhs), contracting, batch, strict=True):
-        shape = x.type.shape
-        kept = [axis for axis in range(len(shape)) if axis not in (*summed, *shared)]
-        ordered = emit.transpose(emit.convert(x, dtype), (*shared, *kept, *summed))
-        sides.append((ordered, [shape[axis] for axis in shared]))
-        free.append([shape[axis] for axis in kept])
-    (left, around), (right, _) = sides
-    return emit.convert(
-        emit.map(
-            "mul",
-            emit.reshape(left, (*around, *free[0], *(1 for _ in free[1]))),
-            emit.reshape(right, (*around, *(1 for _ in free[0]), *free[1])),
-        ),
-        wanted,
-    )
+
+    def side(x: Value, shared: Any) -> Value:
+        others = [axis for axis in range(x.type.rank) if axis not in shared]  # of one element each
+        ordered = emit.transpose(emit.convert(x, dtype), (*shared, *others))
+        return emit.reshape(ordered, result.shape)
+
+    return emit.convert(emit.map("mul", side(lhs, batch[0]), side(rhs, batch[1])), wanted)
 
 
 def conv(emit: Emitter, site: Site, lhs: Value, rhs: Value) -> Value:
