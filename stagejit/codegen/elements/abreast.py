@@ -96,7 +96,9 @@ class Rows(Positions):
         row = rows.row_of(value, index, self.position.env.get(rows.var))
         if row is None or any(self.varies(part) for part in index):
             return None
-        made = rows.made.get((value, index)) or self._vector(rows, value, index)
+        made = rows.made.get((value, index))
+        if made is None:
+            made = self._vector(rows, value, index)
         return self.b.extract(made, row) if made.type.lanes else made
 
     def _vector(self, rows: Abreast, value: Value, index: Index) -> Register:

@@ -253,7 +253,8 @@ class Elements(Rows):
             if varying and not coeff and (width := self._table_width(buffer, varying)):
                 return looked_up(self, buffer, uniform, varying, width)
             room = value.type.room - memory.base if buffer.elem.bits < 32 else 0
-            places, mask = self.of_wanted(self._lane_offset(offset)), mask and self.of_wanted(mask)
+            places = self.of_wanted(self._lane_offset(offset))
+            mask = None if mask is None else self.of_wanted(mask)
             return self.b.gather(buffer, places, mask=mask, room=room)
         if coeff == 1:
             aligned, at = self.alignment(buffer, memory.base, uniform), self.scalar_index(uniform)
@@ -263,9 +264,9 @@ class Elements(Rows):
                 self._ask(value, offset + memory.base, buffer, at)
             return loaded
         if mask is not None:
-            mask = self._reversed(mask)
+            mask = self.reversed(mask)
         first = uniform - (lanes - 1)
-        return self._reversed(self.b.load(buffer, self.scalar_index(first), lanes, mask=mask))
+        return self.reversed(self.b.load(buffer, self.scalar_index(first), lanes, mask=mask))
 
     def _ask(self, value: Value, form: Affine, buffer: Buffer, at: Register) -> None:
         """Asks for the line that a read at this place will need some steps later, if it is to."""
@@ -385,7 +386,8 @@ class Elements(Rows):
             self.b.scatter(register, memory.buffer, at, mask=mask)
             return
         if coeff == -1:
-            register, mask = self._reversed(register), mask and self._reversed(mask)
+            register = self.reversed(register)
+            mask = None if mask is None else self.reversed(mask)
             uniform = uniform - (lanes - 1)
         at, buffer = self.scalar_index(uniform), memory.buffer
         aligned = self.alignment(buffer, memory.base, uniform) if coeff == 1 else 0
@@ -394,6 +396,3 @@ class Elements(Rows):
         if nontemporal:
             aligned = register.type.lanes * buffer.elem.bits // 8
         self.b.store(register, buffer, at, mask=mask, alignment=aligned, nontemporal=nontemporal)
-
-    def _reversed(self, register: Register) -> Register:
-        return self.b.shuffle(register, None, tuple(reversed(range(register.type.lanes))))

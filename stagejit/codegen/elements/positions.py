@@ -199,6 +199,10 @@ class Positions(Walk[Register]):
         of = [lane if lane in wanted else min(wanted) for lane in range(self.position.lanes)]
         return self.b.shuffle(register, None, of)
 
+    def reversed(self, register: Register) -> Register:
+        """The last lane first."""
+        return self.b.shuffle(register, None, tuple(reversed(range(register.type.lanes))))
+
     def by_lanes(self, affine: Affine) -> tuple[Affine, list[int]] | None:
         """What is the same for all lanes of an index, and what each adds, where the vector stands
         at a number and nothing else is read; None elsewhere. See Note [Whole vectors of rows]."""

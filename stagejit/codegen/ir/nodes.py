@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, NoReturn
 
 from stagejit.types import DType
 
@@ -147,6 +147,16 @@ class Value:
     __rshift__ = _operator("lshr")  # "ashr" keeps the sign
     __lt__, __le__ = _operator("lt", "compare"), _operator("le", "compare")
     __gt__, __ge__ = _operator("gt", "compare"), _operator("ge", "compare")
+    __eq__ = _operator("eq", "compare")  # type: ignore[assignment]
+    __ne__ = _operator("ne", "compare")  # type: ignore[assignment]
+    __hash__ = object.__hash__  # of which register it is
+
+    def __bool__(self) -> NoReturn:
+        """Raises TypeError: what a register holds is known when the kernel runs."""
+        raise TypeError(
+            f"{self} of type {self.type} is true or false only when its kernel runs: choose a value"
+            " by the builder's `select`, the larger one by its `binary('max', ...)`"
+        )
 
 
 @dataclass(eq=False)

@@ -88,7 +88,7 @@ def _difference(x: Value, y: Value) -> Value | None:
     if x.const is None and (more or plus):
         return (rest - other) + wrapped(more - plus)
     terms = _operands(x, "add")
-    if terms and y in terms:
+    if terms and any(term is y for term in terms):
         return terms[terms[0] is y]
     return None
 

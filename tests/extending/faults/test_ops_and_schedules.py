@@ -79,6 +79,34 @@ def test_what_ops_lack_is_said(
     assert said in fault(own, function)
 
 
+@pytest.mark.parametrize(
+    "code",
+    [
+        lambda b, op, e: max(e[0], e[0] * 2.0),
+        lambda b, op, e: e[0] if e[0] > 0.0 else -e[0],
+        lambda b, op, e: e[0] if e[0] != 0.0 else e[0] + 1.0,
+        lambda b, op, e: e[0] and -e[0],
+        lambda b, op, e: -e[0] if e[0] * 2.0 in e else e[0],
+    ],
+    ids=["max", "greater", "unequal", "and", "in"],
+)
+def test_registers_have_no_truth(fault: Callable[..., str], code: Callable[..., Any]) -> None:
+    """It would choose one way for all elements."""
+    own, function = own_op(is_elementwise=True, code=code)
+    assert "is true or false only when its kernel runs" in fault(own, function)
+
+
+def test_registers_are_compared_in_the_kernel() -> None:
+    prim = primitive("nonzero")
+    nonzero = w.OpDef(
+        kind="nonzero", infer=alike, interpret=lambda _, op, x: np.where(x == 0, 2, x),
+        is_elementwise=True, code=lambda b, op, e: b.select(e[0] == 0.0, 2.0, e[0]),
+    )  # fmt: skip
+    options = stagejit.Options(extensions=extending.op(nonzero, primitive=prim), verify=True)
+    made = stagejit.jit(lambda x: prim.bind(x), options=options)
+    np.testing.assert_array_equal(made(np.float32([0, 1, np.nan])), np.float32([2, 1, np.nan]))
+
+
 def test_an_infer_that_returns_nothing(fault: Callable[..., str]) -> None:
     prim = primitive("wrong")
     forgetful = w.OpDef(

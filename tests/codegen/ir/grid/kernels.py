@@ -133,6 +133,9 @@ def histogram(bins: int) -> GridBuilder:
     which = b.cast("sext", b.load(x, at, mask=there), "i64")
     b.store(b.atomic("add", 1, counts, which, mask=there), rank, at, mask=there)
     b.barrier()
-    b.loop(b.thread_id(), bins, 64, [],
-           lambda i: b.atomic("add", b.load(counts, i), y, i) and None)  # fmt: skip
+
+    def added(i: Value) -> None:
+        b.atomic("add", b.load(counts, i), y, i)
+
+    b.loop(b.thread_id(), bins, 64, [], added)
     return b

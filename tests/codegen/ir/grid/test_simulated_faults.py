@@ -25,7 +25,10 @@ def barrier_in_a_loop_of_some(b: GridBuilder) -> None:
 
 
 def exchange_in_half_a_warp(b: GridBuilder) -> None:
-    b.if_(b.compare("lt", b.thread_id(), 40), lambda: b.exchange("xor", b.thread_id(), 1) and None)
+    def exchanged() -> None:
+        b.exchange("xor", b.thread_id(), 1)
+
+    b.if_(b.compare("lt", b.thread_id(), 40), exchanged)
 
 
 def one_place_for_all(b: GridBuilder) -> None:
