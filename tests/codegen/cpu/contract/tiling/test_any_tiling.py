@@ -77,6 +77,26 @@ PROGRAMS: dict[str, tuple[Any, ...]] = {
     "uneven rows side by side": (
         lambda a, b: jnp.einsum("kmc,kn->cmn", a, b), array(20, 31, 32), array(20, 33),
     ),
+    "few columns": (lambda a, b: a @ b, array(9, 75), array(75, 5)),
+    "few columns of bytes": (
+        lambda a, b: jnp.dot(a, b, preferred_element_type=jnp.int32),
+        90 * array(9, 75, dtype=np.int8), 90 * array(75, 3, dtype=np.int8),
+    ),
+    "few columns and rows": (
+        lambda a, b: jnp.einsum("cmk,kn->ncm", a, b), array(2, 3, 67), array(67, 4),
+    ),
+    "few features": (
+        lambda x, w: lax.conv_general_dilated(
+            x, w, (2, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
+        ),
+        array(1, 5, 6, 67), array(3, 2, 67, 3),
+    ),
+    "few groups of features": (
+        lambda x, w: lax.conv_general_dilated(
+            x, w, (1,), ((1, 2),), dimension_numbers=("NWC", "WIO", "NWC"), feature_group_count=2
+        ),
+        array(2, 7, 66), array(3, 33, 4),
+    ),
     "batched": (lambda x, w: jnp.einsum("bij,bkj->kbi", x, w), array(3, 19, 7), array(3, 33, 7)),
 }  # fmt: skip
 

@@ -86,6 +86,30 @@ def test_a_dot_product_runs_along_the_reduction() -> None:
     assert tiling.lane in tiling.reduce
 
 
+def test_few_columns_are_packed_for_lanes_along_the_reduction() -> None:
+    """More columns fill lanes of their own; a long reduction is what rows lie along."""
+    made = plan(lambda a, b: a @ b, (2000, 2000), (2000, 3), target=Target.avx512())
+    assert made.tiling.lane in made.nest.reduce
+    assert made.tiling.pack == (False, True)
+    for rows, steps, columns in ((2000, 2000, 24), (2000, 8, 3)):
+        shapes = (rows, steps), (steps, columns)
+        made = plan(lambda a, b: a @ b, *shapes, target=Target.avx512())
+        assert made.tiling.lane not in made.nest.reduce, shapes
+    made = plan(lambda a, b: a.T @ b, (2000, 2000), (2000, 3), target=Target.avx512())
+    assert made.tiling.lane not in made.nest.reduce
+
+
+def test_tiles_of_dot_products_read_rows_that_the_first_cache_holds() -> None:
+    """Where it does not, rows are read once: a tile has all columns."""
+
+    def columns(steps: int) -> int:
+        made = plan(lambda a, b: a @ b, (4000, steps), (steps, 4), target=Target.avx512())
+        assert made.tiling.lane in made.nest.reduce
+        return max(s.most for s in made.tiling.splits if s.var is made.nest.axes[-1])
+
+    assert columns(2000) == 4
+
+
 def test_pointwise_convolutions_are_products() -> None:
     found = plan(lambda x, w: lax.conv_general_dilated(
         x, w, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")),
