@@ -6,7 +6,9 @@ of ours raise `InternalError`, which names the step and carries a dump.
 
 from __future__ import annotations
 
+import copyreg
 import linecache
+from typing import Any
 
 from stagejit.base.loc import UNKNOWN, Loc
 
@@ -17,6 +19,11 @@ class StagejitError(Exception):
     def __init__(self, what: str, *, loc: Loc = UNKNOWN, next_step: str = "") -> None:
         self.what, self.loc, self.next_step = what, loc, next_step
         super().__init__(_render(what, loc, next_step))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copied, and sent to another process, it says what it said: it is not put together anew of
+        its text."""
+        return copyreg.__newobj__, (type(self), *self.args), self.__dict__  # type: ignore[attr-defined]
 
 
 class OptionsError(StagejitError, ValueError):

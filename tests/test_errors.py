@@ -3,15 +3,17 @@ step, and faults of ours as errors, never as a crash."""
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import inspect
 import os
+import pickle
 import re
 import subprocess
 import sys
 import textwrap
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,7 @@ import pytest
 from jax import lax
 
 import stagejit
+from stagejit.base.loc import Loc
 from stagejit.codegen import generate
 from stagejit.codegen.cpu.backend import CPU
 from stagejit.codegen.kernel import Kernel
@@ -235,6 +238,33 @@ def test_a_generator_that_fails_is_an_internal_error(monkeypatch: pytest.MonkeyP
     assert f"{Path(__file__).name}:" in str(caught.value)
     assert "report" in str(caught.value)
     assert isinstance(caught.value.__cause__, KeyError)
+
+
+def _sent(error: StagejitError) -> Any:
+    return pickle.loads(pickle.dumps(error))
+
+
+@pytest.mark.parametrize("again", [copy.copy, copy.deepcopy, _sent])
+@pytest.mark.parametrize(
+    "error",
+    [
+        InternalError("an op has no result", step="codegen", dump="graph", loc=Loc("model.py", 7)),
+        *(
+            kind("a shape", loc=Loc("model.py", 7), next_step="give another one")
+            for kind in (StagejitError, *StagejitError.__subclasses__())
+            if kind is not InternalError
+        ),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_copies_of_errors_say_the_same(
+    error: StagejitError, again: Callable[[StagejitError], StagejitError]
+) -> None:
+    """As a pool of processes sends them."""
+    made = again(error)
+    assert type(made) is type(error)
+    assert str(made) == str(error)
+    assert vars(made) == vars(error)
 
 
 def test_a_fault_in_a_process_of_its_own_does_not_end_it() -> None:
