@@ -81,6 +81,26 @@ def weights_behind(graph: Graph, value: Value) -> tuple[Value, ...]:
     return tuple(sorted(inputs, key=lambda x: x.op.attrs["index"]))
 
 
+def may_be_computed(op: Op) -> bool:
+    """Where its result is read, of its operands."""
+    known = op.definition
+    return not known.counts and (known.is_splat or known.is_view or known.is_pointwise)
+
+
+def read_nbytes(value: Value) -> int:
+    """Bytes of all that a value is made of where it is read, or its own, if those are fewer."""
+    total, seen, pending = 0, {value}, [value]
+    while pending:
+        op = pending.pop().op
+        if may_be_computed(op) and not op.definition.is_extract:
+            new = {x for x in op.operands if x not in seen}
+            seen |= new
+            pending += new
+        elif not op.definition.counts:
+            total += sum(x.type.nbytes for x in op.results)
+    return min(total, value.type.nbytes)
+
+
 _MOST_RESTS = 16
 
 

@@ -24,7 +24,11 @@ from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.memo import OverOperands
 from stagejit.options import Options
 from stagejit.rewrites.driving.driver import describe
-from stagejit.rewrites.weights.behind import is_part_for_products, rests_of_parts
+from stagejit.rewrites.weights.behind import (
+    is_part_for_products,
+    may_be_computed,
+    rests_of_parts,
+)
 from stagejit.rewrites.weights.determined import (
     Determined,
     SourceOf,
@@ -347,21 +351,15 @@ class ReadNbytes(OverOperands[int]):
         return list(dict.fromkeys(map(self.source, op.operands)))
 
     def behind(self, value: Value) -> Sequence[Value]:
-        return self.operands(value.op) if _may_be_computed(value.op) else ()
+        return self.operands(value.op) if may_be_computed(value.op) else ()
 
     def found(self, value: Value) -> int:
         if value.op.definition.counts:
             return 0
         own = value.type.nbytes
-        if not _may_be_computed(value.op):
+        if not may_be_computed(value.op):
             return own
         return min(own, sum(self[x] for x in self.behind(value)))
-
-
-def _may_be_computed(op: Op) -> bool:
-    """Where its result is read, of its operands."""
-    known = op.definition
-    return not known.counts and (known.is_splat or known.is_view or known.is_pointwise)
 
 
 def grows(value: Value, of: Iterable[Value], read: ReadNbytes) -> str:

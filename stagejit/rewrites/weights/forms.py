@@ -20,13 +20,14 @@ from stagejit.graph.text.printer import as_text
 from stagejit.rewrites.cloning import cloned
 from stagejit.rewrites.driving.driver import Log
 from stagejit.rewrites.split.partial import mapped
-from stagejit.rewrites.weights.behind import is_known, weights_behind
+from stagejit.rewrites.weights.behind import is_known, read_nbytes, weights_behind
 from stagejit.rewrites.weights.made import applied, views_of
 from stagejit.rewrites.weights.measures import Lost, lost_of
 from stagejit.rewrites.weights.readers import OTHERS, picks
 from stagejit.rewrites.weights.stored import (
     Stored,
     along,
+    bits_of,
     has_infinities,
     has_steps,
     narrowed,
@@ -39,6 +40,7 @@ NAME = "store-weights"
 
 FEWEST_ELEMENTS = 1024
 _FEWEST_A_SCALE = 32  # elements
+_MOST_LEFT = 0.75  # of the bytes that are read without a form; of more, too little is saved
 _NO_NUMBERS = "it has an Inf or a NaN, which integers have not"
 _TOO_LARGE = "it has a finite number that would be infinite"
 _TOO_SMALL = "all of it is so small that its scale would be no normal number"
@@ -117,8 +119,9 @@ def _store(log: Log, op: Op, stored: dict[Value, Stored], first_id: int) -> None
         if not behind or form is None:
             continue
         weight = graph.weights.get(value)
-        reason = (weight and weight.kept) or _why_not(graph, op, at, form, first_id)
         paired = _axes_of(op, at)[1] is not None
+        reason = (weight and weight.kept) or _why_not(graph, op, at, form, first_id)
+        reason = reason or _read_in_few_bytes(value, bits_of(form, paired))
         reason = reason or _not_held([graph.weights[w] for w in behind], form, paired)
         if reason:
             log.decline(NAME, op, reason)
@@ -170,6 +173,15 @@ def _why_not(graph: Graph, op: Op, at: int, form: str, first_id: int) -> str:
     if not _only_products_read(graph, value, first_id):
         return OTHERS
     return ""
+
+
+def _read_in_few_bytes(value: Value, bits: int) -> str:
+    """Whether elements of so many bits would be hardly fewer bytes than are read anyway: of what
+    somebody has made smaller himself, numbers would be lost for nothing."""
+    read, nbytes = read_nbytes(value), value.type.size * bits // 8
+    if nbytes <= _MOST_LEFT * read:
+        return ""
+    return f"it is made of {read} bytes where it is read, and would be {nbytes}"
 
 
 def _not_held(weights: Sequence[Weight], form: str, paired: bool) -> str:

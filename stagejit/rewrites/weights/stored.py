@@ -25,6 +25,7 @@ from stagejit.rewrites.split.partial import converted, mapped
 from stagejit.types import TensorType, bf16, f32, i8, u8
 
 _LARGEST = {"int8": 127, "int4": 7}
+_BITS = {"bf16": 16, "int8": 8, "int4": 4}
 _LEAST_SCALE = 2.0**-126  # the smallest normal number of f32
 _LARGE = 2.0**100  # up to here weights have one answer to whether they stay finite
 _NIBBLE, _ZERO = 4, 8
@@ -132,6 +133,11 @@ def _in_bytes(graph: Graph, value: Value, axis: int) -> Value:
     low, high = (_half(graph, value, axis, first) for first in (0, 1))
     high = mapped(graph, "shift_left", high, filled(graph, _NIBBLE, high.type))
     return mapped(graph, "or", low, high)
+
+
+def bits_of(form: str, paired: bool) -> int:
+    """Of an element. paired: see `stays_finite`."""
+    return _BITS[form if paired or form == "bf16" else "int8"]
 
 
 def has_infinities(form: str) -> bool:

@@ -146,6 +146,49 @@ def test_what_stays_as_it_is(f: Any, params: Any, reason: str) -> None:
     assert bound.weight_error == {}
 
 
+SMALLER: dict[str, tuple[Any, Any, int]] = {  # the matrix, what it is made of, bits of an element
+    "integers of 8 bits and scales": (
+        lambda p: p[0].astype(jnp.float32) * p[1],
+        (jnp.asarray(array(64, 48) * 40, jnp.int8), jnp.asarray(array(48, seed=2) / 40)), 8,
+    ),
+    "scales of groups": (
+        lambda p: (p[0].reshape(4, 16, 48).astype(jnp.float32) * p[1][:, None]).reshape(64, 48),
+        (jnp.asarray(array(64, 48) * 40, jnp.int8), jnp.asarray(array(4, 48, seed=2) / 40)), 8,
+    ),
+    "zero points": (
+        lambda p: ((p[0].astype(jnp.float32) - p[1]) * p[2]).T,
+        (
+            jnp.asarray(array(48, 64) * 40 + 128, jnp.uint8), jnp.full((48, 1), 128.0),
+            jnp.asarray(array(48, 1, seed=2) / 40),
+        ), 8,
+    ),
+    "floats of 8 bits": (
+        lambda p: p.astype(jnp.float32), jnp.asarray(array(64, 48), jnp.float8_e4m3fn), 8,
+    ),
+    "bf16": (lambda p: p.astype(jnp.float32), jnp.asarray(array(64, 48), jnp.bfloat16), 16),
+    "a mask": (lambda p: jnp.where(p, 0.1, -0.3), jnp.asarray(array(64, 48) > 0), 8),
+    "f32": (lambda p: p * 2, jnp.asarray(array(64, 48)), 32),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("form", ["bf16", "int8", "int4"])
+@pytest.mark.parametrize("name", SMALLER)
+def test_dont_round_what_is_read_in_as_few_bytes(name: str, form: Any) -> None:
+    matrix, params, bits = SMALLER[name]
+    x = jnp.asarray(array(5, 64, seed=1))
+    bound = stagejit.bind(lambda p, x: x @ matrix(p), params, weights=form)
+    made, stays = bound(x), {"bf16": 16, "int8": 8, "int4": 4}[form] >= bits
+    reasons = [d.reason for d in bound.plan(x).decisions if d.rewrite == "store-weights"]
+    assert any("bytes where it is read" in reason for reason in reasons) == stays
+    nbytes = sum(leaf.nbytes for leaf in jax.tree.leaves(params))
+    if stays:
+        assert_near(made, x @ matrix(params))
+        assert bound.weight_error == {}
+        assert bound.memory_analysis()["kept_nbytes"] <= nbytes
+    else:
+        assert bound.memory_analysis()["kept_nbytes"] < nbytes
+
+
 def test_switched_off_the_weights_are_those_that_were_bound() -> None:
     w, x = jnp.asarray(array(64, 48)), jnp.asarray(array(5, 64, seed=1))
     options = stagejit.Options(disable=("store-weights",))
