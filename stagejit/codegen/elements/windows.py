@@ -186,8 +186,12 @@ class Window:
 
     def _on_line(self, at: Sequence[Affine], axis: int) -> Register:
         """Which lanes are elements of the line."""
-        where = self.elements.lane_index(at[axis], narrow=True)
-        return is_inside(self.b, where, self.operand.shape[axis])
+        return is_inside(self.b, self._lanes_at(at[axis]), self.operand.shape[axis])
+
+    def _lanes_at(self, part: Affine) -> Register:
+        """Where each lane is along an axis, perhaps before its first element."""
+        low, high = part.range()
+        return self.elements.lane_index(part, narrow=max(-low, high) < 2**31)
 
     # ------------------------------------------------------------------ taps
 
@@ -261,8 +265,7 @@ class Window:
             if low >= 0 and high < extent:
                 continue
             if elements.varies(part):
-                where = elements.lane_index(part, narrow=max(-low, high) < 2**31)
-                lanes = _both(lanes, is_inside(b, where, extent))
+                lanes = _both(lanes, is_inside(b, self._lanes_at(part), extent))
             elif unit > 1:
                 exists = _both(exists, is_inside(b, elements.scalar_index(part), extent))
             else:

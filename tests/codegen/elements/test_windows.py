@@ -21,7 +21,7 @@ from stagejit.options import Options
 from stagejit.trace.translate import graph_of
 from stagejit.trace.windows.geometry import Windows
 from stagejit.trace.windows.window import window
-from tests.codegen.regions import Runner, region_of
+from tests.codegen.regions import Runner, aligned, region_of
 from tests.expected import windows
 
 FUNCTIONS = ("add", "max", "min", "first_max", "first_min")
@@ -57,6 +57,26 @@ def test_windows_that_step_from_line_to_line(runner: Runner, seed: int) -> None:
         ones = (1,) * (len(shape) - 1)
         f = made(rng.choice(FUNCTIONS[:3]), shape, (*ones, size), (*ones, stride))
         runner.check(f, numbers(*shape, seed=seed))
+
+
+@pytest.mark.parametrize("stride", [1, 2, 4])
+def test_the_end_of_a_line_of_more_than_2_to_the_31_elements(runner: Runner, stride: int) -> None:
+    """The last item, on memory of which next to nothing is touched."""
+    extent = 2**31 + 999
+    count = (extent - 1) // stride + 1
+    over = made("max", (extent,), (5,), (stride,), ((2, 2),))
+    line = jax.ShapeDtypeStruct((extent,), np.int8)
+    kernel = runner.generate(region_of(graph_of(over, line)))
+    x, found = aligned((extent,), np.int8), aligned((count,), np.int8)
+    x[-2000:] = numbers(2000, dtype=np.int8)
+    addresses = [
+        array.ctypes.data + arg.offset for array, arg in zip((x, found), kernel.args, strict=True)
+    ]
+    call = runner.compile(kernel.function, runner.target)
+    call([*addresses, np.zeros(1, np.int64).ctypes.data], [], kernel.total - 1, kernel.total)
+    places = [place * stride for place in range(count - 99, count)]
+    wanted = [x[place - 2 : place + 3].max() for place in places]
+    np.testing.assert_array_equal(found[-99:], wanted)
 
 
 @pytest.mark.parametrize("seed", range(24))
