@@ -2,7 +2,8 @@
 
 Input: a graph, what its bound inputs are. Output: of each value that they determine, which ones;
 what a call reads. Invariant: an input of a body is the operand that it stands for, where that is
-the same in every iteration; a weight that is carried is not.
+the same in every iteration; a weight that is carried is not. A loop that goes on by a condition is
+determined where each call runs it: in an untaken branch one may be that would never end.
 """
 
 from __future__ import annotations
@@ -32,9 +33,11 @@ class Determined:
         found._look(graph)
         return found
 
-    def _look(self, graph: Graph) -> None:
+    def _look(self, graph: Graph, runs: bool = True) -> None:
+        """runs: each call runs it."""
         for op in graph.ops():
-            if not add_determined(op, self.leaves) and op.definition.has_bodies:
+            is_determined = (runs or _ends(op)) and add_determined(op, self.leaves)
+            if not is_determined and op.definition.has_bodies:
                 self.entered.add(op)
                 for at, inputs in unchanging(op).items():
                     operand = op.operands[at]
@@ -42,7 +45,7 @@ class Determined:
                         self.leaves[inner] = self.leaves[operand]
                         self.outside[inner] = operand
                 for body in bodies_of(op):
-                    self._look(body)
+                    self._look(body, runs and _runs_bodies(op))
 
     def source(self, value: Value) -> Value:
         """What it is outside of all bodies to which it is handed."""
@@ -125,6 +128,20 @@ def add_determined(op: Op, leaves: dict[Value, frozenset[Value]]) -> bool:
     of = frozenset[Value]().union(*(leaves[x] for x in op.operands))
     leaves.update(dict.fromkeys(op.results, of))
     return True
+
+
+def _ends(op: Op) -> bool:
+    """Whether no loop in it, nor itself, is one that goes on by a condition."""
+    inside = (inner for body in bodies_of(op) for inner in body.ops())
+    return not _has_condition(op) and all(map(_ends, inside))
+
+
+def _runs_bodies(op: Op) -> bool:
+    return op.definition.is_loop and not _has_condition(op)  # at least once
+
+
+def _has_condition(op: Op) -> bool:
+    return op.definition.is_loop and op.attrs["condition"] is not None
 
 
 SourceOf = Callable[[Value], Value]

@@ -161,6 +161,52 @@ def test_dont_make_of_a_slice_that_is_another_one_each_time() -> None:
     assert_close(bound(x), f(params, x))
 
 
+def halved(w: Array) -> Array:
+    """By a loop that would not end for a weight of NaN, or an infinite one."""
+    made: Array = lax.while_loop(lambda v: ~(jnp.abs(v).max() <= 1), lambda v: v / 2, w)
+    return made
+
+
+PERHAPS: dict[str, Function] = {
+    "a branch": lambda w, x: lax.cond(
+        jnp.isfinite(x).all(), lambda: x, lambda: x @ halved(w)
+    ),
+    "a loop": lambda w, x: lax.while_loop(
+        lambda s: ~jnp.isfinite(s).all(), lambda s: s @ halved(w), x
+    ),
+    "a loop in a branch": lambda w, x: lax.cond(
+        jnp.isfinite(x).all(), lambda: x,
+        lambda: lax.fori_loop(0, 3, lambda _, c: c @ halved(w), x),
+    ),
+    "a branch in a loop": lambda w, x: lax.fori_loop(
+        0, 3,
+        lambda _, c: lax.cond(jnp.isfinite(c).all(), lambda: c, lambda: c @ halved(w)), x,
+    ),
+}  # fmt: skip
+SURELY: dict[str, Function] = {
+    "each call": lambda w, x: x @ halved(w),
+    "each iteration": lambda w, x: lax.fori_loop(0, 3, lambda _, c: c @ halved(w), x),
+}
+
+
+@pytest.mark.parametrize("name", PERHAPS)
+def test_dont_make_by_a_loop_that_may_not_end_what_no_call_may_need(name: str) -> None:
+    w, x = jnp.full((24, 24), 9.0), array(8, 24)
+    bound = stagejit.bind(PERHAPS[name], w)
+    assert_close(bound(x), x)
+    assert bound.memory_analysis()["made_nbytes"] == 0
+    bound.update(jnp.full((24, 24), jnp.nan))
+    assert_close(bound(x), x)
+
+
+@pytest.mark.parametrize("name", SURELY)
+def test_what_a_loop_makes_that_each_call_runs_is_made_once(name: str) -> None:
+    w, x = jnp.full((24, 24), 9.0), array(8, 24)
+    bound = stagejit.bind(SURELY[name], w)
+    assert_close(bound(x), SURELY[name](w, x))
+    assert bound.memory_analysis()["made_nbytes"] == w.nbytes
+
+
 def test_dont_make_what_grows() -> None:
     def f(params: Any, x: Array) -> Any:
         wide = lambda: jnp.exp(params["g"])[:, None] * jnp.sin(params["g"])  # noqa: E731
