@@ -65,8 +65,8 @@ def bind(
         matrices are multiplied by, as those of a batch norm, may be read by others. One with an Inf
         or a NaN, which integers have not, stays, too, and one whose finite numbers would not all be
         finite: OptionsError where an update gives such to a program that has the form, or where it
-        is computed of weights. So does what is made of hardly more bytes than the form has, as of
-        integers of 8 bits and scales that somebody else has chosen.
+        is computed of weights. So does what is made of fewer bytes than it would have, as of
+        integers of 8 bits where "bf16" is asked for.
     budget_ms: what is computed once takes at most so long, by estimate.
     budget_nbytes: it has, with the weights that are read as they are, at most so many bytes; by
         default 1.2 times those of all weights.

@@ -40,7 +40,6 @@ NAME = "store-weights"
 
 FEWEST_ELEMENTS = 1024
 _FEWEST_A_SCALE = 32  # elements
-_MOST_LEFT = 0.75  # of the bytes that are read without a form; of more, too little is saved
 _NO_NUMBERS = "it has an Inf or a NaN, which integers have not"
 _TOO_LARGE = "it has a finite number that would be infinite"
 _TOO_SMALL = "all of it is so small that its scale would be no normal number"
@@ -176,10 +175,10 @@ def _why_not(graph: Graph, op: Op, at: int, form: str, first_id: int) -> str:
 
 
 def _read_in_few_bytes(value: Value, bits: int) -> str:
-    """Whether elements of so many bits would be hardly fewer bytes than are read anyway: of what
-    somebody has made smaller himself, numbers would be lost for nothing."""
+    """Whether elements of so many bits would be more bytes than are read anyway: of what somebody
+    has made smaller himself, numbers would be lost for nothing, in each call."""
     read, nbytes = read_nbytes(value), value.type.size * bits // 8
-    if nbytes <= _MOST_LEFT * read:
+    if nbytes <= read:
         return ""
     return f"it is made of {read} bytes where it is read, and would be {nbytes}"
 
