@@ -79,7 +79,9 @@ def _trace_names() -> tuple[str, ...]:
 def _setting_text(value: Any) -> str:
     """Objects that are shown by their address are told apart by their hash."""
     text = str(value)
-    if " at 0x" in text and hasattr(value, "axis_sizes"):  # named axes
+    if " at 0x" not in text:
+        return text
+    if hasattr(value, "axis_sizes"):  # named axes
         text = str(value.axis_sizes)
 
     def marked(_: re.Match[str]) -> str:

@@ -219,7 +219,7 @@ class Options:
 
     def enabled(self, switch: str) -> bool:
         """True unless the rewrite named `switch` is disabled."""
-        return switch not in self.disable and not (self.checks and switch in _NOT_CHECKED)
+        return switch not in self.disable and not (switch in _NOT_CHECKED and self.checks)
 
     @property
     def checks(self) -> bool:

@@ -207,9 +207,10 @@ def _schedule(c: Compilation) -> None:
     options, machine = c.request.options, c.target
     c.decisions = list(named(c.decisions, names_of(c.whereabouts)))
     made = schedule(c.resolved, c.regions, options, c.decisions, machine)
-    resolver = resolver_for(machine, options)
-    packs = packs_of(c.regions, resolver) if options.enabled(choose.NAME) else ()
-    c.schedule = replace(made, plan=replace(made.plan, packs=tuple(packs)))
+    if options.enabled(choose.NAME):
+        packs = tuple(packs_of(c.regions, resolver_for(machine, options)))
+        made = replace(made, plan=replace(made.plan, packs=packs)) if packs else made
+    c.schedule = made
 
 
 def _verify_schedule(c: Compilation) -> None:

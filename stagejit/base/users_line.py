@@ -78,4 +78,4 @@ def is_ours(file: str) -> bool:
 
 
 def _is_between(file: str) -> bool:
-    return is_ours(file) or file.startswith(_JAX_FOLDER)
+    return file.startswith((_OWN_FOLDER, _JAX_FOLDER)) and not file.startswith(_PROGRAMS)

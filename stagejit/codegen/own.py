@@ -154,11 +154,12 @@ def machine_for(options: Options, usual: Callable[[], M], kind: type[M]) -> M:
 
 def require_here(target: Target) -> None:
     """Raises NoDriverError for a CPU of a user's that has instructions which this one lacks."""
-    here = Target.host()
-    lacks = [name for name in target.switched_on if not here.has(name)]
+    if target == (here := Target.host()):
+        return
+    lacks = target.switched_on - here.switched_on
     if target.triple.split("-")[0] != here.triple.split("-")[0]:
-        lacks = [target.triple.split("-")[0]]
-    if lacks and target != here:
+        lacks = frozenset({target.triple.split("-")[0]})
+    if lacks:
         raise NoDriverError(
             f"the CPU here has no {', '.join(sorted(lacks))}, which {target.name!r} has",
             next_step="plans and explanations need no such CPU; to call, give one like this",

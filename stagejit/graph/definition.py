@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
@@ -275,13 +275,14 @@ class OwnOp(Extension):
     definition: OpDef
 
 
-@contextmanager
-def declaring(own: Sequence[OwnOp]) -> Iterator[None]:
+def declaring(own: Sequence[OwnOp]) -> AbstractContextManager[None]:
     """Inside, on this thread, these kinds are known as well. Raises ExtensionError for two of one
     name."""
-    if not own:
-        yield
-        return
+    return _declaring(own) if own else nullcontext()
+
+
+@contextmanager
+def _declaring(own: Sequence[OwnOp]) -> Iterator[None]:
     kinds: dict[str, OwnOp] = {}
     for each in own:
         other = kinds.setdefault(each.definition.kind, each)

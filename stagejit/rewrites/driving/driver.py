@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from stagejit.base.decisions import Decision
 from stagejit.base.extension import Extension
 from stagejit.base.machine import SMALL_SERVER, Machine
+from stagejit.base.threads.locks import remembered
 from stagejit.graph.ir import Graph, Value
 from stagejit.options import Options
 from stagejit.rewrites.driving.comparison import Meaning, require_the_same
@@ -29,7 +30,7 @@ from stagejit.rewrites.driving.rules import (
     require_own,
     rewrite,
 )
-from stagejit.rewrites.driving.worklist import Sharing, Worklist
+from stagejit.rewrites.driving.worklist import RuleTable, Sharing, Worklist
 from stagejit.types import TensorType
 
 __all__ = [
@@ -53,11 +54,13 @@ class LocalStep:
 
     def run(self, log: Log, options: Options) -> None:
         own = [each.rule for each in options.parts_of(OwnRule) if each.step == self.name]
-        has_weights = any(log.graph.bound)
-        asked = (rule for rule in (*self.rules, *own) if has_weights or not rule.weights)
-        rules = [rule for rule in asked if options.enabled(rule.name)]
+        table = RuleTable.of((*self.rules, *own)) if own else self._table
         shares = self.sharing is not None and options.enabled(self.sharing.name)
-        Worklist(log, rules, self.sharing if shares else None).run()
+        Worklist(log, table, self.sharing if shares else None).run()
+
+    @remembered
+    def _table(self) -> RuleTable:
+        return RuleTable.of(self.rules)
 
 
 @dataclass(frozen=True)
@@ -93,6 +96,8 @@ class OwnStep(Extension):
 
 def with_own(steps: Sequence[Step], options: Options) -> list[tuple[Step, OwnStep | None]]:
     """The steps, and those of the user's that stand beside one of them, with whose they are."""
+    if not options.extensions:
+        return [(step, None) for step in steps]
     own = options.parts_of(OwnStep)
     mine = [rule for each in own if isinstance(each.step, LocalStep) for rule in each.step.rules]
     require_kinds_of_ops([*mine, *(each.rule for each in options.parts_of(OwnRule))])
@@ -152,8 +157,10 @@ def run_steps(
 def _whose(step: Step, options: Options, decisions: Sequence[Decision]) -> OwnRule | None:
     """Of those whose rules are in a step the first that did something, else the first."""
     own = [each for each in options.parts_of(OwnRule) if each.step == step.name]
+    if not own:
+        return None
     applied = {decision.rewrite for decision in decisions if decision.applied}
-    return next((each for each in own if each.name in applied), own[0] if own else None)
+    return next((each for each in own if each.name in applied), own[0])
 
 
 def returned_by(graph: Graph) -> tuple[list[Value], list[TensorType]]:

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from stagejit.base.extension import Extension
@@ -52,18 +52,30 @@ class Sharing:
     counted: frozenset[str] = frozenset()
 
 
+@dataclass(frozen=True)
+class RuleTable:
+    """Rules by the kinds that they look at, and the kinds of which one asks who reads them."""
+
+    by_kind: Mapping[str, Sequence[Rule]]
+    counting: frozenset[str]
+
+    @classmethod
+    def of(cls, rules: Sequence[Rule]) -> RuleTable:
+        by_kind: dict[str, list[Rule]] = {}
+        for rule in rules:
+            for kind in sorted(rule.roots):
+                by_kind.setdefault(kind, []).append(rule)
+        return cls(by_kind, frozenset().union(*(rule.roots for rule in rules if rule.counts)))
+
+
 class Worklist:
     """One run of a step. See Note [Worklist] and Note [Sharing]."""
 
-    def __init__(self, log: Log, rules: Sequence[Rule], sharing: Sharing | None) -> None:
+    def __init__(self, log: Log, table: RuleTable, sharing: Sharing | None) -> None:
         self.log, self.graph, self.sharing = log, log.graph, sharing
-        self.rules: dict[str, list[Rule]] = {}
+        self.rules, self.has_weights = table.by_kind, any(log.graph.bound)
         self.by_function: dict[tuple[str, object], list[Rule]] = {}
-        for rule in rules:
-            for kind in sorted(rule.roots):
-                self.rules.setdefault(kind, []).append(rule)
-        counting = {kind for rule in rules if rule.counts for kind in rule.roots}
-        self.counting = counting | (sharing.counted if sharing else frozenset())
+        self.counting = table.counting | (sharing.counted if sharing else frozenset())
         # Places in topological order when the step began; of a new op that of what it replaced.
         self.place = {op: index for index, op in enumerate(self.graph.ops())}
         self.heap: list[tuple[int, int, Op]] = []
@@ -108,10 +120,15 @@ class Worklist:
         key = op.kind, op.attrs.get("fn")
         known = self.by_function.get(key)
         if known is None:
-            rules = self.rules.get(op.kind, [])
-            known = [rule for rule in rules if not rule.functions or key[1] in rule.functions]
+            rules = self.rules.get(op.kind, ())
+            known = [rule for rule in rules if self._is_asked(rule, key[1])]
             self.by_function[key] = known
         return known
+
+    def _is_asked(self, rule: Rule, function: object) -> bool:
+        if rule.functions and function not in rule.functions:
+            return False
+        return (self.has_weights or not rule.weights) and self.log.options.enabled(rule.name)
 
     def _push(self, ops: Iterable[Op], place: int) -> None:
         for op in ops:

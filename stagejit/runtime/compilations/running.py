@@ -7,8 +7,8 @@ which step, and whose fault it is (`blaming.py`).
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -21,7 +21,6 @@ from stagejit.options import Options
 from stagejit.runtime.compilations.artifacts import Artifacts
 from stagejit.runtime.compilations.progress import Began
 from stagejit.runtime.gate import Gate, hold_across_forks
-from stagejit.runtime.lowering.staged import Request
 
 # Steps in Python take turns, since Python's own lock makes them do so anyway; what takes long
 # outside of it, LLVM in the step "load", goes on beside them. So does what calls JAX and functions
@@ -67,22 +66,20 @@ def run_steps(
 
 def _run(step: Step[C], made: C) -> None:
     start = time.perf_counter()
-    with _for_all_sizes(step.name, made.request), step.turn():
-        step.run(made)
+    with step.turn():
+        _for_all_sizes(step.name, step.run, made)
     made.seconds[step.name] = time.perf_counter() - start
     if made.request.options.verify:
-        with _for_all_sizes("verify", made.request):
-            step.verify(made)
+        _for_all_sizes("verify", step.verify, made)
 
 
-@contextmanager
-def _for_all_sizes(doing: str, request: Request) -> Iterator[None]:
+def _for_all_sizes(doing: str, work: Callable[[C], None], made: C) -> None:
     """Symbolic sizes have graphs and plans, kernels do not. Kinds of extensions are known."""
     try:
-        with declaring(request.options.parts_of(OwnOp)):
-            yield
+        with declaring(made.request.options.parts_of(OwnOp)):
+            work(made)
     except Undecided as undecided:
         raise UnsupportedOpError(
-            f"cannot {doing} {request.name} for all sizes at once: {undecided}",
+            f"cannot {doing} {made.request.name} for all sizes at once: {undecided}",
             next_step="give arguments with numbers for sizes, as a call does",
         ) from None

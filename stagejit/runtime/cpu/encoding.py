@@ -98,12 +98,15 @@ def encoded(program: HostProgram) -> Code:
     """Raises InternalError if the program breaks an invariant."""
     verify(program)
     items = _Encoder(program).items()
-    own = tuple(at for at, item in enumerate(items) if isinstance(item, _At))
-    symbols = tuple((at, item) for at, item in enumerate(items) if isinstance(item, str))
-    words = array("q", (_word(item) for item in items))
+    others = [(at, item) for at, item in enumerate(items) if not isinstance(item, int)]
+    places = {at: 8 * item.place for at, item in others if isinstance(item, _At)}
+    symbols = tuple((at, item) for at, item in others if isinstance(item, str))
+    words = array("q", [item if isinstance(item, int) else 0 for item in items])
+    for at, place in places.items():
+        words[at] = place
     readable = re.sub(r"\W+", "_", program.name, flags=re.ASCII).strip("_")[:40]
-    name = f"stagejit_{readable}_{digest(words.tobytes().hex(), str(own), str(symbols))[:24]}"
-    return Code(name, words, own, symbols)
+    name = f"stagejit_{readable}_{digest(words.tobytes().hex(), str(tuple(places)), str(symbols))[:24]}"
+    return Code(name, words, tuple(places), symbols)
 
 
 def places_of(program: HostProgram) -> dict[int, Step]:
@@ -129,10 +132,6 @@ def words_nbytes(program: HostProgram) -> int:
 def named_for(code: Code, table: int) -> Code:
     """The code of a program with a table of its own; one of another table has another name."""
     return replace(code, name=f"{code.name[:-24]}{digest(code.name, str(table))[:24]}")
-
-
-def _word(item: _Item) -> int:
-    return 8 * item.place if isinstance(item, _At) else 0 if isinstance(item, str) else item
 
 
 def is_forked(launch: Launch) -> bool:

@@ -46,7 +46,7 @@ def host_program(
     """The program of one run. has_snapshot: calls say of which moment weights are, also where it
     reads none: if it fails, nobody reads any more."""
     made = _Hosting(run, schedule, kernels, target, options).program()
-    return replace(made, has_snapshot=has_snapshot)
+    return replace(made, has_snapshot=True) if has_snapshot else made
 
 
 class _Hosting(Hosting[host.Step]):
