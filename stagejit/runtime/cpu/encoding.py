@@ -99,14 +99,14 @@ def encoded(program: HostProgram) -> Code:
     verify(program)
     items = _Encoder(program).items()
     others = [(at, item) for at, item in enumerate(items) if not isinstance(item, int)]
-    places = {at: 8 * item.place for at, item in others if isinstance(item, _At)}
+    own = tuple(at for at, item in others if isinstance(item, _At))
     symbols = tuple((at, item) for at, item in others if isinstance(item, str))
     words = array("q", [item if isinstance(item, int) else 0 for item in items])
-    for at, place in places.items():
-        words[at] = place
+    for at, item in others:
+        words[at] = 8 * item.place if isinstance(item, _At) else 0
     readable = re.sub(r"\W+", "_", program.name, flags=re.ASCII).strip("_")[:40]
-    name = f"stagejit_{readable}_{digest(words.tobytes().hex(), str(tuple(places)), str(symbols))[:24]}"
-    return Code(name, words, tuple(places), symbols)
+    name = f"stagejit_{readable}_{digest(words.tobytes().hex(), str(own), str(symbols))[:24]}"
+    return Code(name, words, own, symbols)
 
 
 def places_of(program: HostProgram) -> dict[int, Step]:

@@ -8,13 +8,14 @@ written is there. For each key, chunks make theirs and count the lowest digit; t
 each adds up what all have counted, so that it knows where the elements of each digit go that it
 has, moves them, and counts the next digit in what came to lie in its place. A row is in one half of
 the workspace before a digit is moved, in the other one afterwards, unless all its elements have the
-same: which one it is then the first chunk tells all others.
+same: which one it is then the first chunk tells all others. Digits of one key share their code,
+which shifts a key by as many bits as the number of the launch says.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from stagejit.base.machine import FORK_SECONDS, HOT_FORK_SECONDS
 from stagejit.codegen.cpu.sorting.radix import Radix
@@ -75,6 +76,7 @@ class SharedRadix(Radix):
         self.bins = max(1 << max(self.digits), _FEWEST_BINS)
         self.both = Cell("both halves")
         self.own = Cell("number of the chunk")
+        self.shift = Cell("bits below the digit")
         self._declare(2 * self.number * self.extent, self._workspace)
         self.counts = self._workspace("counts", I32, self.number * self.chunks * self.bins)
         self.halves = self._workspace("halves", I64, self.number * (self.moves + 1))
@@ -112,6 +114,12 @@ class SharedRadix(Radix):
     def _table(self, number: int, place: int) -> Register:
         return (self._row_number * self.chunks + self._chunk) * self.bins
 
+    def _digit(self, number: int, place: int, key: Register) -> Register:
+        """That of the launch, which stands for all places."""
+        b, (shift,) = self.b, self.cell(self.shift)
+        low = key >> b.cast("trunc", shift, key.type.elem)
+        return b.cast("zext", low & ((1 << self.digits[number]) - 1), "i64")
+
     def _next(self, number: int, place: int, key: Register) -> Register:
         return self._digit(number, place, key)
 
@@ -127,40 +135,66 @@ class SharedRadix(Radix):
         def both() -> Sequence[Register]:
             return [self._row_number * (4 * self.extent) + self.extent]
 
-        passes = [
-            When(f"pass {at}", lambda at=at: b.compare("eq", self.launch, at), node)  # type: ignore[misc]
-            for at, node in enumerate(self._each_pass())
-        ]
-        here = self.set("row and chunk", self.own, where)
-        return (here, self.set("both halves", self.both, both), *passes)
+        def first() -> Sequence[Register]:
+            return [self._row_number * (2 * self.extent)]
+
+        def told() -> Sequence[Register]:
+            return [b.load(self.halves, self._told_at)]
+
+        return (
+            self.set("row and chunk", self.own, where),
+            self.set("both halves", self.both, both),
+            self.set("where the row is at first", self.half, first),
+            When("a digit was moved", lambda: b.compare("ge", self.launch, 2),
+                 self.set("where the row is", self.half, told)),
+            *self._each_pass(),
+        )  # fmt: skip
+
+    @property
+    def _moved(self) -> Register:
+        """How many digits were moved before this launch."""
+        return self.launch >> 1
+
+    @property
+    def _told_at(self) -> Register:
+        """Where it is told where the row is now."""
+        return self._row_number * (self.moves + 1) + self._moved
 
     def _each_pass(self) -> Iterator[Node]:
-        moved = 0
+        b, moved = self.b, 0
         for number in reversed(range(len(self.keys))):
-            first = number == len(self.keys) - 1
-            start: tuple[Node, ...] = (self._at(moved), self._start(number, first=first))
-            if self.rows.loses:
-                start = (*start, Do("tell what is lost", self._tell_lost))
-            for place in self._places_of(number):
-                yield (*start, self._count(number, range(place, place + 1)))
-                yield (self._at(moved), self._pass(number, place, moved))
-                moved += 1
-                start = (self._at(moved),)
-        yield (self._at(moved), self._shared_results())
+            until = moved + len(self._places_of(number))
+            yield When(f"key {number}", self._is_between(moved, until), self._key(number, moved))
+            moved = until
+        last = 2 * moved
+        yield When("results", lambda: b.compare("eq", self.launch, last), self._shared_results())
         if self.rows.loses:
-            yield self._specials(self._is_lost)
+            lost = self._specials(self._is_lost)
+            yield When("specials", lambda: b.compare("gt", self.launch, last), lost)
 
-    def _at(self, moved: int) -> Do:
-        """Where the row is before that digit is moved."""
+    def _is_between(self, moved: int, until: int) -> Callable[[], Register]:
+        """Whether as many digits were moved."""
+        b = self.b
+        return lambda: b.compare("ge", self._moved, moved) & b.compare("lt", self._moved, until)
 
-        def half() -> Sequence[Register]:
-            if not moved:
-                return [self._row_number * (2 * self.extent)]
-            return [self.b.load(self.halves, self._row_number * (self.moves + 1) + moved)]
+    def _key(self, number: int, moved: int) -> Node:
+        """All launches of a key. moved: how many digits of others were."""
+        b, start = self.b, self._start(number, first=number == len(self.keys) - 1)
+        count = self._count(number, range(1))
+        if self.rows.loses:
+            start = (start, Do("tell what is lost", self._tell_lost))
 
-        return self.set("where the row is", self.half, half)
+        def shift() -> Sequence[Register]:
+            return [(self._moved - moved) * self.digits[number]]
 
-    def _pass(self, number: int, place: int, moved: int = 0) -> Node:
+        return (
+            self.set("bits below the digit", self.shift, shift),
+            When("keys", lambda: b.compare("eq", self.launch, 2 * moved), start),
+            When("count", lambda: b.compare("eq", self.launch & 1, 0), count),
+            When("move", lambda: b.compare("ne", self.launch & 1, 0), self._pass(number, 0)),
+        )
+
+    def _pass(self, number: int, place: int) -> Node:
         b, words = self.b, self.words[self.keys[number].bits]
         several = Cell("several digits")
 
@@ -170,7 +204,7 @@ class SharedRadix(Radix):
 
         def tell() -> None:
             half = b.select(self.cell(several)[0], self._other, self._from)
-            at = self._row_number * (self.moves + 1) + moved + 1
+            at = self._told_at + 1
             b.if_(b.compare("eq", self._chunk, 0), lambda: b.store(half, self.halves, at))
 
         return (
