@@ -20,6 +20,7 @@ from stagejit.graph.text.printer import as_text
 from stagejit.rewrites.cloning import cloned
 from stagejit.rewrites.driving.driver import Log
 from stagejit.rewrites.split.partial import mapped
+from stagejit.rewrites.split.pieces import taken_along
 from stagejit.rewrites.weights.behind import is_known, read_nbytes, weights_behind
 from stagejit.rewrites.weights.made import applied, views_of
 from stagejit.rewrites.weights.measures import Lost, lost_of
@@ -307,7 +308,7 @@ def _product(graph: Graph, op: Op, at: int, stored: Stored) -> Value:
     )  # fmt: skip
     before = [axis in others for axis in stored.channels]
     scale, other = stored.scale, op.operands[1 - at]
-    if stored.summed is not None and not _takes_panels(op):
+    if stored.summed is not None and not _takes_panels(op, at, stored):
         return _with_operands(graph, op, at, stored.restored(graph), other)
     if scale is None and stored.summed is not None:
         return _of_panels(graph, op, at, stored, other)
@@ -338,8 +339,7 @@ def _axes_of_results(op: Op, at: int) -> dict[int, int]:
     found: dict[int, int] = {}
     for axis in range(op.result.type.rank):
         parts = separate(op, axis)
-        own = parts[at] if parts is not None else None
-        if own is not None:
+        if parts is not None and (own := parts[at]) is not None:
             found[own] = axis
     return found
 
@@ -351,11 +351,12 @@ def _with_operands(
     return build(graph, op.kind, operands, op.loc, **{**op.attrs, **attrs})
 
 
-def _takes_panels(op: Op) -> bool:
-    """Whether a product sums over one axis of each operand and goes along no other of both."""
-    if op.definition.is_windowed:
+def _takes_panels(op: Op, at: int, stored: Stored) -> bool:
+    """Whether it sums over one axis of each, without zeros beside it, and shares no other one."""
+    if op.definition.is_windowed or op.attrs["batch"][0] or len(op.attrs["contracting"][at]) != 1:
         return False
-    return len(op.attrs["contracting"][0]) == 1 and not op.attrs["batch"][0]
+    own: int = op.attrs["contracting"][at][0]
+    return own == stored.summed or op.operands[at].shape[own] == stored.columns
 
 
 def _of_panels(graph: Graph, op: Op, at: int, stored: Stored, other: Value) -> Value:
@@ -369,7 +370,11 @@ def _of_panels(graph: Graph, op: Op, at: int, stored: Stored, other: Value) -> V
         axes = [(0, 2), (theirs, theirs + 1)]
     contracting = tuple(axes if at == 0 else axes[::-1])
     made = _with_operands(graph, op, at, wide, other, contracting=contracting)
-    return build(graph, "reshape", [made], shape=op.result.shape)
+    if own != stored.summed:
+        return build(graph, "reshape", [made], shape=op.result.shape)
+    axis, shape = _axes_of_results(op, at)[1 - own], op.result.shape
+    whole = (*shape[:axis], stored.columns, *shape[axis + 1 :])
+    return taken_along(graph, build(graph, "reshape", [made], shape=whole), axis, 0, shape[axis])
 
 
 def _of_halves(graph: Graph, op: Op, at: int, stored: Stored, other: Value) -> Value:

@@ -22,6 +22,7 @@ from stagejit.graph.ir import Graph, Value
 from stagejit.graph.meaning.interpreter import interpret
 from stagejit.graph.ops import build, filled
 from stagejit.rewrites.split.partial import converted, mapped
+from stagejit.rewrites.split.pieces import put_along, taken_along
 from stagejit.types import TensorType, bf16, f32, i8, u8
 
 _LARGEST = {"int8": 127, "int4": 7}
@@ -31,6 +32,7 @@ _LARGE = 2.0**100  # up to here weights have one answer to whether they stay fin
 _NIBBLE, _ZERO = 4, 8
 _PANELS_FROM = 1 << 18  # elements of a matrix
 _WIDTHS = (128, 64, 32)  # columns of a panel
+_PART_OF_ZEROS = 8  # of columns, at most one in so many is put beside them
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,12 @@ class Stored:
     channels: tuple[int, ...] = ()
     packed: int | None = None
     summed: int | None = None
+
+    @property
+    def columns(self) -> int:
+        """Of a matrix in panels, with those of zeros that make the last panel a whole one."""
+        panels, _, nbytes = self.narrow.shape
+        return panels * nbytes * (1 if self.packed is None else 2)
 
     def wide(self, graph: Graph) -> Value:
         """Without scales, in the type of the weight. Two in a byte have an axis of 2 before
@@ -88,7 +96,10 @@ class Stored:
             wide = self.wide(graph)
             order = (1, 0, 2) if self.summed == 0 else (0, 2, 1)
             wide = build(graph, "transpose", [wide], permutation=order)
-            return build(graph, "reshape", [wide], shape=self.value.shape)
+            shape = list(self.value.shape)
+            shape[1 - self.summed] = self.columns
+            wide = build(graph, "reshape", [wide], shape=tuple(shape))
+            return taken_along(graph, wide, 1 - self.summed, 0, self.value.shape[1 - self.summed])
         return build(graph, "reshape", [self.wide(graph)], shape=self.value.shape)
 
     def restored(self, graph: Graph) -> Value:
@@ -177,18 +188,24 @@ def _in_panels(
     is least where a core reads one line after the other. So a large matrix lies in panels of some
     columns, all of them as long as the sum: element (k, n) is (n / width, k, n % width). So does
     any matrix of which two numbers are in a byte: both are of one step then, and a tile makes
-    either where it reads them; those of two steps would be made in scratch, in each call."""
+    either where it reads them; those of two steps would be made in scratch, in each call. So such
+    a matrix whose columns are no whole panels, as those of a vocabulary are, gets some of zeros."""
     value, size = stored.value, stored.value.type.size
     if value.type.rank != 2 or len(channels) != 1 or (size < _PANELS_FROM and not paired):
         return stored
     (axis,) = channels
     columns, steps = value.shape[axis], value.shape[1 - axis]
-    widths = _WIDTHS if paired else _WIDTHS[:1]
-    width = next((width for width in widths if columns % width == 0), 0)
-    if not width:
+    width = min(_WIDTHS if paired else _WIDTHS[:1], key=lambda width: -columns % width)
+    zeros = -columns % width
+    if zeros and not (paired and zeros * _PART_OF_ZEROS <= columns):
         return stored
+    narrow, columns = stored.narrow, columns + zeros
+    if zeros:
+        sizes = (steps, columns) if axis else (columns, steps)
+        whole = filled(graph, _ZERO, TensorType(narrow.type.dtype, sizes))
+        narrow = put_along(graph, narrow, whole, axis, 0)
     shape = [steps, columns // width, width] if axis else [columns // width, width, steps]
-    split = build(graph, "reshape", [stored.narrow], shape=tuple(shape))
+    split = build(graph, "reshape", [narrow], shape=tuple(shape))
     order = (1, 0, 2) if axis else (0, 2, 1)
     narrow = build(graph, "transpose", [split], permutation=order)
     return replace(stored, narrow=narrow, summed=1 - axis)

@@ -44,6 +44,8 @@ PRODUCTS: dict[str, tuple[Any, np.ndarray[Any, Any], tuple[int, ...], np.ndarray
     "panels": (lambda w, x: x @ w, array(512, 768), (0,), array(3, 512, seed=1)),
     "panels of rows": (lambda w, x: w @ x.T, array(768, 512), (1,), array(3, 512, seed=1)),
     "panels of a transpose": (lambda w, x: x @ w.T, array(768, 512), (1,), array(3, 512, seed=1)),
+    "panels and zeros": (lambda w, x: x @ w, array(64, 301), (0,), array(3, 64, seed=1)),
+    "panels and zeros of rows": (lambda w, x: w @ x.T, array(301, 64), (1,), array(3, 64, seed=1)),
     "transposed": (lambda w, x: x @ w.T, array(48, 64), (1,), array(5, 64, seed=1)),
     "from the left": (lambda w, x: w @ x.T, array(48, 64), (1,), array(5, 64, seed=1)),
     "odd": (lambda w, x: x @ w, array(63, 48), (0,), array(5, 63, seed=1)),
@@ -80,7 +82,7 @@ def test_a_bound_product_is_that_of_the_rounded_weights(name: str, form: Any) ->
     assert_near(bound(x), f(known, x))
     loss = lambda g: jax.grad(lambda x: (g(x) ** 2).sum())(jnp.asarray(x))  # noqa: E731
     assert_near(loss(bound), loss(lambda x: f(known, x)))
-    if name in ("matrix", "panels"):
+    if name in ("matrix", "panels", "panels and zeros"):
         both = stagejit.jit(lambda x: jax.value_and_grad(lambda x: (bound(x) ** 2).sum())(x))
         assert_near(both(x)[1], loss(lambda x: f(known, x)))
     (error,) = bound.weight_error.values()
@@ -247,14 +249,32 @@ def test_what_vectors_are_put_together_to_stays_where_others_read_them() -> None
     assert bound.weight_error == {}
 
 
-@pytest.mark.parametrize("form", ["bf16", "int8"])
+@pytest.mark.parametrize("columns", [1000, 701, 640])
+def test_columns_of_any_number_are_read_as_they_are_stored(columns: int) -> None:
+    """A tile makes them of 4 bits where it reads them, and no call packs them."""
+    w, x = array(512, columns), array(3, 512, seed=1)
+    for f, weight in ((lambda w, x: x @ w, w), (lambda w, x: x @ w.T, w.T.copy())):
+        bound = stagejit.bind(f, weight, weights="int4")
+        assert " packs operand" not in str(bound.explain(x))
+        assert_near(bound(x), x @ rounded(w, "int4", (0,)))
+
+
+def test_dont_put_more_zeros_beside_columns_than_they_are_worth() -> None:
+    bound = stagejit.bind(lambda w, x: x @ w, array(512, 33), weights="int4")
+    bound(array(3, 512, seed=1))
+    assert bound.memory_analysis()["made_nbytes"] == 512 * 33 // 2 + 4 * 33
+
+
+@pytest.mark.parametrize(("form", "columns"), [("bf16", 640), ("int8", 640), ("int4", 637)])
 @pytest.mark.parametrize(
     "other",
     ["bij,ij->b", "ij,ij->", "ik,bk->bi", "b,ik->bik", "bik,ik->bik", "ik,ik->i", "ik,ik->k"],
 )
-def test_any_product_reads_what_another_wants_in_panels(other: str, form: Any) -> None:
-    w = array(512, 640)
-    sizes = {"b": 3, "i": 512, "j": 640, "k": 640}
+def test_any_product_reads_what_another_wants_in_panels(
+    other: str, form: Any, columns: int
+) -> None:
+    w = array(512, columns)
+    sizes = {"b": 3, "i": 512, "j": columns, "k": columns}
     terms = other.split("->")[0].split(",")
     at = next(at for at, term in enumerate(terms) if len(term) == 2 and term[0] == "i")
     y = array(*(sizes[axis] for axis in terms[1 - at]), seed=2) / 25
