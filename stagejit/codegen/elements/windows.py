@@ -185,8 +185,9 @@ class Window:
         return holds
 
     def _on_line(self, at: Sequence[Affine], axis: int) -> Register:
-        """Which lanes are elements of the line."""
-        return is_inside(self.b, self._lanes_at(at[axis]), self.operand.shape[axis])
+        """Which lanes are elements of the line that windows see: none may lie behind the last."""
+        seen = self.first[axis].range()[1] + self._reach(axis, 1)
+        return is_inside(self.b, self._lanes_at(at[axis]), min(seen, self.operand.shape[axis]))
 
     def _lanes_at(self, part: Affine) -> Register:
         """Where each lane is along an axis, perhaps before its first element."""

@@ -105,6 +105,14 @@ graph @case(%x0: f32[{rows},{width}]) {{
 }}
 """  # noqa: E501
 
+LINE_ENDS = """
+graph @case(%x0: f32[2,{width}]) {{
+  %0: f32[2,{width}] = {source}
+  %1: f32[2,{made}] = window max %0 dilation=(1, 1) padding=((0, 0), ({before}, {behind})) sizes=(1, {size}) strides=(1, {stride})
+  return %1
+}}
+"""  # noqa: E501
+
 ELSEWHERE = """
 graph @case(%x0: f32[{rows},{width}], %x1: f32[{width}]) {{
   %0: f32[] = const 2.0
@@ -148,11 +156,22 @@ def windows() -> Iterator[str]:
         )
 
 
+def line_ends() -> Iterator[str]:
+    """Windows that see less than all of a line, the end of which lies first in memory, or last."""
+    sizes = itertools.product((5, 6, 17, 37), (2, 3), (1, 2, 3), (0, 1), (0, -2), (True, False))
+    for width, size, stride, before, behind, is_turned in sizes:
+        source = "reverse %x0 axes=(1)" if is_turned else "extract_slice %x0 at (0, 0)"
+        yield LINE_ENDS.format(
+            source=source, width=width, size=size, stride=stride, before=before, behind=behind,
+            made=(width + before + behind - size) // stride + 1,
+        )  # fmt: skip
+
+
 @pytest.mark.parametrize("name", ALL)
-@pytest.mark.parametrize("drawn", [elsewhere, rows_modulo, windows])
+@pytest.mark.parametrize("drawn", [elsewhere, rows_modulo, windows, line_ends])
 def test_what_is_not_there_is_not_read(name: str, drawn: Callable[[], Iterator[str]]) -> None:
     """Where an overlay has no element of its upper array, that was asked for one all the same, by
-    lanes or by all, before or behind what a kernel may read."""
+    lanes or by all, before or behind what a kernel may read; so were the ends of lines."""
     if name == "avx512" and not Target.host().has_avx512:
         pytest.skip("Bochs takes seconds to start")
     targets = find_targets((name,))
