@@ -95,12 +95,13 @@ class _Loop:
         return same and base not in self.leaves.get(base, ()) and not base.op.definition.is_constant
 
     def _arranged(self) -> Iterator[Value]:
-        """Of each value that is chosen the view that is made: as a product reads it, if one does.
+        """Of each value that is chosen the view that is made: as a product reads it, if one does,
+        else what it is a view of, which is the same in all programs, whatever their batches are.
         Other views are read against its order."""
         body = self.body
         for base, readers in self.chosen.items():
             products = (x for x in readers if any(u.definition.is_product for u in body.users(x)))
-            value = next(products, readers[0])
+            value = next(products, base)
             views, chain = views_of(value, base), {value.op}
             at = value
             while at is not base:

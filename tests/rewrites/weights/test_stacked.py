@@ -232,3 +232,19 @@ def test_what_a_slice_determines_is_made_by_a_loop_before() -> None:
 )
 def test_dont_make(body: str, head: str) -> None:
     assert stacked(body, head).count(" = loop ") == 1
+
+
+@pytest.mark.parametrize("form", ["bf16", "int8", "int4"])
+def test_programs_of_any_batch_read_what_the_first_one_made(form: Any) -> None:
+    """Nobody keeps the arrays: what a program of one row made is all that others have."""
+    layers = [array(3, 64, 256) / 8, array(3, 256, 64, seed=1) / 16]
+
+    def net(layers: Any, x: Any) -> Any:
+        return lax.scan(lambda x, w: (jnp.tanh(x @ w[0]) @ w[1], None), x, layers)[0]
+
+    bound = stagejit.bind(net, [jnp.asarray(w) for w in layers], weights=form)
+    x = array(100, 64, seed=2)
+    one, made = bound(x[:1]), bound.memory_analysis()["made_nbytes"]
+    for rows in (3, 100):
+        np.testing.assert_allclose(bound(x[:rows])[:1], one, rtol=1e-4, atol=1e-3)
+    assert bound.memory_analysis()["made_nbytes"] == made
