@@ -8,7 +8,7 @@ kernel is refused.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from stagejit.codegen.ir.builder import Builder
 from stagejit.codegen.ir.nodes import Buffer
@@ -18,9 +18,9 @@ from stagejit.codegen.ir.transposes import transpose_registers
 from stagejit.errors import InternalError
 
 
-@dataclass(frozen=True)
-class Place:
-    """Where lane 0 of phase 0 goes, and which lanes exist: the first `used` of `lanes`."""
+class Place(NamedTuple):
+    """Where lane 0 of phase 0 goes, and which lanes exist: the first `used` of `lanes`. A tuple,
+    since a register is equal to itself in one: as fields, `==` would compare what they hold."""
 
     buffer: Buffer
     at: Register
