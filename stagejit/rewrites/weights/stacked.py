@@ -30,6 +30,13 @@ def stack_weights(log: Log) -> None:
             _Loop(log, op).run()
 
 
+def _in_order(value: Value, base: Value) -> Value:
+    """What `value` is, a view of `base`, before views that leave elements where they are."""
+    while value is not base and value.op.definition.keeps_order:
+        value = value.op.operands[0]
+    return value
+
+
 class _Loop:
     """leaves: what weights determine in the body, and the inputs that each value is made of.
     chosen: what is made, with the views of it that are read."""
@@ -96,12 +103,12 @@ class _Loop:
 
     def _arranged(self) -> Iterator[Value]:
         """Of each value that is chosen the view that is made: as a product reads it, if one does,
-        else what it is a view of, which is the same in all programs, whatever their batches are.
-        Other views are read against its order."""
+        else as the first reader does, but for axes of one element and the like, which are others
+        where a batch has more rows. Other views are read against its order."""
         body = self.body
         for base, readers in self.chosen.items():
             products = (x for x in readers if any(u.definition.is_product for u in body.users(x)))
-            value = next(products, base)
+            value = next(products, None) or _in_order(readers[0], base)
             views, chain = views_of(value, base), {value.op}
             at = value
             while at is not base:
