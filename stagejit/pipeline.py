@@ -207,10 +207,9 @@ def _schedule(c: Compilation) -> None:
     options, machine = c.request.options, c.target
     c.decisions = list(named(c.decisions, names_of(c.whereabouts)))
     made = schedule(c.resolved, c.regions, options, c.decisions, machine)
-    if options.enabled(choose.NAME):
-        packs = tuple(packs_of(c.regions, resolver_for(machine, options)))
-        made = replace(made, plan=replace(made.plan, packs=packs)) if packs else made
-    c.schedule = made
+    tiles = options.enabled(choose.NAME)
+    packs = tuple(packs_of(c.regions, resolver_for(machine, options))) if tiles else ()
+    c.schedule = replace(made, plan=replace(made.plan, packs=packs)) if packs else made
 
 
 def _verify_schedule(c: Compilation) -> None:

@@ -103,7 +103,8 @@ def encoded(program: HostProgram) -> Code:
     symbols = tuple((at, item) for at, item in others if isinstance(item, str))
     words = array("q", [item if isinstance(item, int) else 0 for item in items])
     for at, item in others:
-        words[at] = 8 * item.place if isinstance(item, _At) else 0
+        if isinstance(item, _At):
+            words[at] = 8 * item.place
     readable = re.sub(r"\W+", "_", program.name, flags=re.ASCII).strip("_")[:40]
     name = f"stagejit_{readable}_{digest(words.tobytes().hex(), str(own), str(symbols))[:24]}"
     return Code(name, words, own, symbols)

@@ -127,9 +127,7 @@ class StepCosts:
             else:
                 waits = _APART_STALL if packs and not wide and self._is_apart(source) else 0.0
                 beside = 0.0 if wide or self._holds_a_tile() else _ROW_BESIDE_WINDOWS
-                own = [var.extent for var in self.nest.axes if var in source.depends]
-                inner = not source.depends.isdisjoint(self.nest.axes[-1:])
-                between = math.prod(own) if inner else 0
+                between = self._rows_between(source) if self.across else 0
                 found.append(
                     _Reading(load, second, widening, waits=waits, beside=beside, between=between)
                 )
@@ -162,6 +160,13 @@ class StepCosts:
         stall += _FAR_STALL if far else 0.0
         stall += waits
         return max(arithmetic, loads, second) + arithmetic * stall + 0.15 * loads + beside + 0.3
+
+    def _rows_between(self, source: Source) -> int:
+        """Rows along the reduction that are read before one is read again: all of the operand whose
+        axis is the innermost loop; of the other one those of the tile, as 0 says."""
+        if source.depends.isdisjoint(self.nest.axes[-1:]):
+            return 0
+        return math.prod(var.extent for var in self.nest.axes if var in source.depends)
 
     def _is_held(self, rows: int) -> bool:
         """Whether the first cache has room for so many rows along the reduction, and as many of
@@ -220,9 +225,8 @@ class StepCosts:
         """Until a vector of a block that L1 does not hold is there: tiles go through all columns
         before they come back to one. What windows share they find in L1."""
         rows = min(self.steps, MOST_STEPS)
-        if self.across:
-            return self.target.vector_nbytes / self.target.l2_nbytes_a_cycle
-        if source.windows or rows * self.row(source) * self.nbytes <= self.target.l1_nbytes:
+        fits = source.windows or rows * self.row(source) * self.nbytes <= self.target.l1_nbytes
+        if fits and not self.across:  # there it depends on the tile, see `_is_held`
             return 0.0
         return self.target.vector_nbytes / self.target.l2_nbytes_a_cycle
 
