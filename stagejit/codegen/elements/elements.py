@@ -42,7 +42,7 @@ from stagejit.dispatch.regions import Store
 from stagejit.errors import InternalError
 from stagejit.graph.ir import Op, Value
 from stagejit.graph.ops.moving.slices import pull_view
-from stagejit.index.affine import Affine, Index, Var, linearize
+from stagejit.index.affine import Affine, Index, linearize
 from stagejit.types import DType, dtype_named, i32, i64
 
 
@@ -227,15 +227,15 @@ class Elements(Rows):
         coeff, uniform, varying = self.split(offset)
         lanes, mask, tile = self.position.lanes, self.position.mask, self.position.tile
         buffer, some = memory.buffer, self.position.wanted is not None
+        room = value.type.room - memory.base
         if not coeff and not varying:
             return self.b.load(buffer, self.scalar_index(uniform))
         if self.machine is not None and (varying or some):
-            room = value.type.room - memory.base
             picks = from_rows(self, buffer, offset, room, self.machine)
             if picks is not None:
                 return picks
         if varying or coeff not in (1, -1) or some:
-            square = tile and not varying and not self.position.within
+            square = tile and not (varying or some or self.position.within)
             if tile and square and uniform.coeff(tile.var) in (1, -1):
                 return self._transposed(value, memory, uniform, coeff, tile)
             if (
@@ -245,14 +245,12 @@ class Elements(Rows):
             ):
                 first, phase = self._phase(uniform, coeff)
                 lo, hi = first.range()
-                room = value.type.room - memory.base
                 if lo >= 0 and hi + coeff <= room:
                     return self._dealt(buffer, first, phase, coeff, used)
                 if self.position.within and coeff <= WIDEST_PICKED:
                     return self._dealt_at_edge(buffer, uniform, coeff, used, room)
-            if varying and not coeff and (width := self._table_width(buffer, varying)):
+            if width := self._table_width(buffer, offset, room):
                 return looked_up(self, buffer, uniform, varying, width)
-            room = value.type.room - memory.base if buffer.elem.bits < 32 else 0
             places = self.of_wanted(self._lane_offset(offset))
             mask = None if mask is None else self.of_wanted(mask)
             return self.b.gather(buffer, places, mask=mask, room=room)
@@ -279,9 +277,11 @@ class Elements(Rows):
         """Bytes of which the place of a vector is a multiple; 0: of an element's."""
         return 0
 
-    def _table_width(self, buffer: Buffer, terms: Sequence[tuple[Var, int]]) -> int:
-        """See `table_width`. What is behind a condition may be no memory of the buffer."""
-        if self.machine is None or self.position.within:
+    def _table_width(self, buffer: Buffer, offset: Affine, room: int) -> int:
+        """See `table_width`. What is behind a condition may be no memory of the buffer, and so what
+        lanes without an element would find."""
+        (coeff, _, terms), (lo, hi) = self.split(offset), offset.range()
+        if coeff or self.machine is None or self.position.within or lo < 0 or hi >= room:
             return 0
         return table_width(terms, self.position.lanes, buffer.elem.bits // 8, self.machine)
 

@@ -48,9 +48,7 @@ def from_rows(
         table = b.load(b.table("apart", elem, places), 0, lanes)
         begin = b.cast("trunc", at.scalar_index(same), "i32") if elem is I32 else (
             at.scalar_index(same))  # fmt: skip
-        return b.gather(
-            buffer, b.splat(begin, lanes) + table, room=room if buffer.elem.bits < 32 else 0
-        )
+        return b.gather(buffer, b.splat(begin, lanes) + table, room=room)
     first, last = same.range()
     mask_from = high + 1 - low
     if last + low + count * lanes <= room:

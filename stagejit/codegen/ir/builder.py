@@ -263,9 +263,10 @@ class Builder(Hoisting):
         self, buffer: Buffer, indices: Value, *, mask: Value | None = None, room: int = 0
     ) -> Value:
         """One element per lane of `indices` (i64 or i32); masked-off lanes are zero. room: so many
-        elements of the buffer, from its first, may be read besides."""
+        elements of the buffer, from its first, may be read besides, as words of 32 bits hold
+        several."""
         type = buffer.elem.with_lanes(indices.type.lanes)
-        more = {"room": room} if room else {}
+        more = {"room": room} if room and buffer.elem.bits < 32 else {}
         return self._memory("gather", self._at(indices, mask), buffer, type, **more)
 
     def scatter(

@@ -125,6 +125,36 @@ graph @case(%x0: f32[{rows},{width}], %x1: f32[{width}]) {{
 }}
 """
 
+ROLLED = """
+graph @case(%x0: f32[{planes},{rows},{width}]) {{
+  %0: f32[] = const 0.0
+  %1: f32[{deep},{high},{whole}] = fill %0
+  %2: f32[{deep},{high},{whole}] = overlay %x0 into %1 at (0, 0, 0)
+  %3: f32[{deep},{high},{whole}] = overlay %x0 into {beneath} at (0, {row}, {column})
+  %4: f32[{deep},{high},{whole}] = empty
+  %5: f32[{deep},{high},{rest}] = extract_slice %3 at (0, 0, {shift})
+  %6: f32[{deep},{high},{whole}] = insert_slice %5 into %4 at (0, 0, 0)
+  %7: f32[{deep},{high},{shift}] = extract_slice %3 at (0, 0, 0)
+  %8: f32[{deep},{high},{whole}] = insert_slice %7 into %6 at (0, 0, {rest})
+  return %8, %2
+}}
+"""
+
+
+def rolled() -> Iterator[str]:
+    """Small arrays in larger ones, of which the first columns come last: what lanes find in a table
+    of an array begins before it, in lanes that want nothing of it."""
+    shapes = ((1, 2, 2), (1, 2, 3), (2, 2, 1), (1, 1, 4), (2, 3, 3))
+    for (planes, rows, width), more, shift, row, column, twice in itertools.product(
+        shapes, (1, 2), (1, 2), (0, 1), (0, 1), (True, False)
+    ):
+        whole = width + more
+        yield ROLLED.format(
+            planes=planes, rows=rows, width=width, deep=planes + 2, high=rows + 2, whole=whole,
+            beneath="%2" if twice else "%1", row=row, column=column, shift=shift,
+            rest=whole - shift,
+        )  # fmt: skip
+
 
 def elsewhere() -> Iterator[str]:
     """Pieces of what is overlaid in which some of it, or all, has no element."""
@@ -168,7 +198,7 @@ def line_ends() -> Iterator[str]:
 
 
 @pytest.mark.parametrize("name", ALL)
-@pytest.mark.parametrize("drawn", [elsewhere, rows_modulo, windows, line_ends])
+@pytest.mark.parametrize("drawn", [elsewhere, rows_modulo, windows, line_ends, rolled])
 def test_what_is_not_there_is_not_read(name: str, drawn: Callable[[], Iterator[str]]) -> None:
     """Where an overlay has no element of its upper array, that was asked for one all the same, by
     lanes or by all, before or behind what a kernel may read; so were the ends of lines."""
