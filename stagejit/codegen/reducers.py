@@ -69,16 +69,14 @@ class Reducer:
         parts = tuple(b.splat(part, lanes) for part in parts)
         if mask is None:
             return parts
-        neutral = self.initial(b, lanes)
-        return tuple(b.select(mask, x, y) for x, y in zip(parts, neutral, strict=True))
+        return chosen(b, mask, parts, self.initial(b, lanes))
 
     def merge(self, b: Builder, first: Accumulator, second: Accumulator) -> Accumulator:
         if self.fn == "logaddexp":
             return (_log_add_exp(b, self.accumulator_dtype, first[0], second[0]),)
         if not self.is_arg:
             return (vmath.emit(b, self.fn, self.accumulator_dtype, [first[0], second[0]]),)
-        better = self._better(b, second, first)
-        return tuple(b.select(better, y, x) for x, y in zip(first, second, strict=True))
+        return chosen(b, self._better(b, second, first), second, first)
 
     def across_lanes(self, b: Builder, accumulator: Accumulator) -> Accumulator:
         """The merge of all lanes, by halving."""
@@ -110,6 +108,11 @@ class Reducer:
             ahead = ahead | (new_nan & ~old_nan)
             tie = tie | (new_nan & old_nan)
         return ahead | (tie & b.compare("lt", i, j))
+
+
+def chosen(b: Builder, where: Value, first: Accumulator, second: Accumulator) -> Accumulator:
+    """The first where a condition holds, else the second."""
+    return tuple(b.select(where, x, y) for x, y in zip(first, second, strict=True))
 
 
 def merge_all(b: Builder, reducer: Reducer, parts: Sequence[Accumulator]) -> Accumulator:

@@ -151,10 +151,18 @@ class Nest:
         """`var` iterated as (extent // inner, inner); None if it is not a variable of this nest."""
         if var not in self.axes and var not in self.reduce:
             return None
-        pair = (Var(var.extent // inner, var.name), Var(inner, var.name))
-        joined = Affine.of(pair[0]) * inner + Affine.of(pair[1])
-        axes, reduce = _with(self.axes, var, *pair), _with(self.reduce, var, *pair)
-        return self.substitute(axes, reduce, {var: joined})
+        outer, rest = Var(var.extent // inner, var.name), Var(inner, var.name)
+        return self.moved(var, Affine.of(outer) * inner + Affine.of(rest), outer, rest)
+
+    def moved(self, var: Var, at: Affine, *new: Var) -> Nest:
+        """With new variables in the place of one, which stands at a form of them."""
+        axes, reduce = (_with(variables, var, *new) for variables in (self.axes, self.reduce))
+        return self.substitute(axes, reduce, {var: at})
+
+    def at(self, var: Var, first: int, count: int, step: int = 1) -> Nest:
+        """Over so many positions of a variable alone, `step` apart."""
+        some = Var(count, var.name)
+        return self.moved(var, Affine.of(some) * step + first, some)
 
 
 def accumulator(operand: DType, result: DType) -> DType:
@@ -210,35 +218,22 @@ def _of_whole(operand: Operand) -> Operand:
 def apart_nests(nest: Nest) -> list[Nest]:
     """A nest that is cut as one over all parts but the last, and one over that."""
     assert nest.cut is not None
-    part, step = nest.cut.part, nest.cut.step
-    fewer, short = Var(part.extent - 1, part.name), Var(nest.cut.last, step.name)
-    nest = replace(nest, cut=None)
-    last = {part: Affine((), part.extent - 1), step: Affine.of(short)}
-    return [
-        nest.substitute(_with(nest.axes, part, fewer), nest.reduce, {part: Affine.of(fewer)}),
-        nest.substitute(_with(nest.axes, part), _with(nest.reduce, step, short), last),
-    ]
+    part, step, last = nest.cut.part, nest.cut.step, nest.cut.last
+    nest, whole = replace(nest, cut=None), part.extent - 1
+    return [nest.at(part, 0, whole), nest.at(part, whole, 1).at(step, 0, last)]
 
 
 def apart_at(nest: Nest, axis: Var, first: int) -> list[Nest]:
     """A nest as one over the first so many positions of an axis, and one over the others."""
-    low, high = Var(first, axis.name), Var(axis.extent - first, axis.name)
-    return [
-        nest.substitute(_with(nest.axes, axis, low), nest.reduce, {axis: Affine.of(low)}),
-        nest.substitute(_with(nest.axes, axis, high), nest.reduce, {axis: Affine.of(high) + first}),
-    ]
+    return [nest.at(axis, 0, first), nest.at(axis, first, axis.extent - first)]
 
 
 def every(nest: Nest, axis: Var, period: int) -> list[Nest]:
     """A nest as one over every so-manieth position of an axis, for each that it may begin at."""
     if period == 1:
         return [nest]
-    nests = []
-    for first in range(min(period, axis.extent)):
-        at = Var(-(-(axis.extent - first) // period), axis.name)
-        mapping = {axis: Affine.of(at) * period + first}
-        nests.append(nest.substitute(_with(nest.axes, axis, at), nest.reduce, mapping))
-    return nests
+    starts = range(min(period, axis.extent))
+    return [nest.at(axis, at, -(-(axis.extent - at) // period), period) for at in starts]
 
 
 def apart(nest: Nest, summed: Affine, tile: int) -> list[Nest]:

@@ -15,9 +15,10 @@ list.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 
 from stagejit.codegen.choices import Ranked, cheapest
 from stagejit.codegen.closed import ClosedRegion
@@ -60,7 +61,7 @@ from stagejit.codegen.nest.tree import (
     vectors,
 )
 from stagejit.codegen.target import Target
-from stagejit.index.affine import Affine, Var
+from stagejit.index.affine import Var
 from stagejit.rewrites.split.sharing import MOVES, Sharing, Way
 
 _LISTED = 128  # windows that an item looks at before it applies those of its own
@@ -186,8 +187,8 @@ class _Policy:
     def __init__(self, nest: _Nest, emitter: Emitter, memory: Sequence[Memory]) -> None:
         self.nest, self.emitter, (into,) = nest, emitter, memory
         self.b, self.elements, self.into = emitter.b, emitter.elements, into
-        self.updates = Updates(nest, emitter.elements, into)
         self.range = Var(nest.way.ranges, "p")
+        self.updates = Updates(nest, emitter.elements, into, self.range)
 
     def tree(self) -> Parallel:
         nest = self.nest
@@ -251,17 +252,11 @@ class _Policy:
         def spans() -> dict[Var, Span]:
             return {listed: Span(b.const(0), None, self.emitter.cells[count][0])}
 
-        applied = Within("starts", lambda: self.updates.window(applied=True), body)
-        look = Within("starts", self._window, self.emitter.set_cell("list", count, note))
+        noted = self.emitter.set_cell("list", count, note)
+        look = Within("starts", partial(self.updates.window, own=True), noted)
+        applied = Within("starts", partial(self.updates.window, applied=True), body)
         return (
             self.emitter.set_cell("none", count, none),
             serial([var], look),
             self.emitter.within("own", spans, serial([listed], Within("own", found, applied))),
         )
-
-    def _window(self) -> AbstractContextManager[None]:
-        return self.updates.window(self._owns)
-
-    def _owns(self, starts: Mapping[int, Affine]) -> Register:
-        number = self.elements.position.env[self.range]
-        return self.updates.in_range(starts, self.nest.owned_axis, self.nest.way.ranges, number)

@@ -16,7 +16,7 @@ time, vote, and share the elements of each window that is found.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 
@@ -34,7 +34,7 @@ from stagejit.codegen.ir.nodes import Value as Register
 from stagejit.codegen.ir.nodes import storage_type
 from stagejit.codegen.kernel import Kernel
 from stagejit.codegen.nest.tree import Chunk, Do, Loop, Node, Parallel, When, Within, serial
-from stagejit.index.affine import Affine, Var
+from stagejit.index.affine import Var
 from stagejit.types import DType
 
 _THREADS = 256  # of a block
@@ -138,8 +138,8 @@ class _Policy:
     ) -> None:
         self.loops, self.way, self.emitter, (into,) = loops, way, emitter, memory
         self.b, self.elements, self.into = emitter.b, emitter.elements, into
-        self.updates = Updates(loops, emitter.elements, into)
         self.range = Var(way.ranges, "p")
+        self.updates = Updates(loops, emitter.elements, into, self.range)
         self.step = Var(math.prod(var.extent for var in loops.ordered), "v")
         # The threads of a warp follow each other along it.
         still = [var for var in loops.window if var not in loops.moving]
@@ -191,11 +191,7 @@ class _Policy:
         return When("inside", lambda: self.updates.inside, body)
 
     def _window(self) -> AbstractContextManager[None]:
-        return self.updates.window(self._owns if self.way.ranges > 1 else None)
-
-    def _owns(self, starts: Mapping[int, Affine]) -> Register:
-        number = self.elements.position.env[self.range]
-        return self.updates.in_range(starts, self.loops.owned_axis, self.way.ranges, number)
+        return self.updates.window(own=self.way.ranges > 1)
 
     def _atomic(self, name: str) -> None:
         buffer, update = self.into.buffer, self.updates.update()

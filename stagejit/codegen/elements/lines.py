@@ -17,15 +17,19 @@ from stagejit.codegen.ir.nodes import Value as Register
 from stagejit.codegen.places.footprint import Footprint
 from stagejit.codegen.places.loops import Loops, Walked, loops_of
 from stagejit.codegen.places.space import Space
-from stagejit.index.affine import Index
+from stagejit.index.affine import Affine, Index
 
 
-def lines_of(region: ClosedRegion, target: Machine, axis: int) -> Loops:
-    """Loops in three groups: before, along and after an axis."""
+def lines_of(region: ClosedRegion, target: Machine, axis: int, *, backwards: bool = False) -> Loops:
+    """Loops in three groups: before, along and after an axis. backwards: from the last element of a
+    line to the first."""
     op = region.anchor_op
     shape = op.results[0].shape
 
     def walk(footprint: Footprint, index: Index) -> Walked:
+        if backwards:
+            last = Affine((), shape[axis] - 1)
+            index = (*index[:axis], last - index[axis], *index[axis + 1 :])
         for operand in op.operands:
             footprint.value(operand, index)
         footprint.asked += [(result, index) for result in op.results]
@@ -42,7 +46,7 @@ class Line:
     def __init__(self, loops: Loops, elements: Elements, memory: Sequence[Memory]) -> None:
         self._op, self._index, self._places = loops.region.anchor_op, loops.index, loops.places
         self._elements = elements
-        self._stores = Stores(loops.region, elements, memory, loops.offsets)
+        self._stores = Stores(loops.region, elements, memory, loops.offsets, loops.streamed)
         self._made: tuple[Register, ...] = ()
         for number, result in enumerate(self._op.results):
             elements.bind(result, loops.index, self._maker(number))

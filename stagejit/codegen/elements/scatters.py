@@ -16,7 +16,7 @@ and applies those that start in its range of one axis, along which windows have 
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import reduce
@@ -132,42 +132,36 @@ def _starts(
 
 
 class Updates:
-    """The updates of one scatter, in memory `into`. offset: in it, of the element where the loops
-    stand. inside: whether the window where they stand is applied; None: always."""
+    """The updates of one scatter, in memory `into`. ranges: the variable of ranges that are owned.
+    offset: in memory, of the element where the loops stand. inside: whether the window where they
+    stand is applied; None: always."""
 
-    def __init__(self, loops: UpdateLoops, elements: Elements, into: Memory) -> None:
+    def __init__(self, loops: UpdateLoops, elements: Elements, into: Memory, ranges: Var) -> None:
         self.op, self.loops, self.elements, self.into = loops.op, loops, elements, into
+        self.ranges = ranges
         self.offset = Affine()
         self.inside: Register | None = None
 
     @contextmanager
-    def window(
-        self,
-        owns: Callable[[Mapping[int, Affine]], Register] | None = None,
-        *,
-        applied: bool = False,
-    ) -> Iterator[None]:
-        """One window, whose starts are read. owns: whether one that starts there is applied.
-        applied: it is known that it is."""
+    def window(self, *, own: bool = False, applied: bool = False) -> Iterator[None]:
+        """One window, whose starts are read. own: it is applied if it starts in the range where the
+        loops stand; applied: it is known that it is."""
         op, elements = self.op, self.elements
         conditions: list[Register] = []
         with elements.at():
             clips = op.attrs["mode"] == "clip"
             inside = None if applied or clips else conditions
             starts = _starts(elements, op, self.loops.index, inside, clamps=clips)
-            if owns is not None:
-                conditions.append(owns(starts))
+            if own:
+                conditions.append(self._is_own(starts))
             self.inside = reduce(operator.and_, conditions) if conditions else None
             place = dims_of(op).operand_index(self.loops.index, starts)
             self.offset = op.result.type.offset(place)
             yield
 
-    def in_range(
-        self, starts: Mapping[int, Affine], axis: int, ranges: int, number: Register
-    ) -> Register:
-        """Whether a window starts in the range with that number, of so many of an axis."""
-        rooms = dims_of(self.op).rooms(self.op.result.shape)
-        size = -(-rooms[axis] // ranges)
+    def _is_own(self, starts: Mapping[int, Affine]) -> Register:
+        axis, number = self.loops.owned_axis, self.elements.position.env[self.ranges]
+        size = -(-dims_of(self.op).rooms(self.op.result.shape)[axis] // self.ranges.extent)
         start = self.elements.scalar_index(starts[axis])
         return self.elements.b.compare("lt", start - number * size, size, signed=False)
 

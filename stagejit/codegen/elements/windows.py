@@ -26,7 +26,7 @@ from stagejit.codegen.ir.nodes import I32, element_type
 from stagejit.codegen.ir.nodes import Value as Register
 from stagejit.codegen.ir.strides import picked
 from stagejit.codegen.places.windows import MOST_STRAIGHT, open_axes, run_behind
-from stagejit.codegen.reducers import Accumulator, Reducer
+from stagejit.codegen.reducers import Accumulator, Reducer, chosen
 from stagejit.graph.dims import WindowDims
 from stagejit.graph.ir import Op
 from stagejit.graph.ops.windows import chooses
@@ -247,7 +247,7 @@ class Window:
         merged = self.reducer.merge(self.b, made, new)
         if inside is None:
             return merged
-        return tuple(self.b.select(inside, x, y) for x, y in zip(merged, made, strict=True))
+        return chosen(self.b, inside, merged, made)
 
     def _number(self, tap: Sequence[Affine]) -> Register:
         number = linearize(tap, self.dims.sizes)

@@ -53,8 +53,7 @@ def kernel_of(
     def emitter(builder: Builder, memory: Mapping[Value, Memory]) -> Emitter:
         return Emitter(Elements(builder, memory, machine))
 
-    builder = Builder(calls=region.calls)
-    return kernel_by(builder, emitter, region, nests, tree, seconds, choices)
+    return kernel_by(Builder(calls=region.calls), emitter, region, nests, tree, seconds, choices)
 
 
 def kernel_by(

@@ -7,58 +7,43 @@ order of accumulation.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from stagejit.base.machine import Machine
 from stagejit.codegen.closed import ClosedRegion
 from stagejit.codegen.elements.elements import Memory
-from stagejit.codegen.elements.stores import Stores
+from stagejit.codegen.elements.lines import Line, lines_of
 from stagejit.codegen.ir.nodes import Value as Register
 from stagejit.codegen.nest.emitter import Emitter
-from stagejit.codegen.nest.tree import Cell
-from stagejit.codegen.places.footprint import Footprint
-from stagejit.codegen.places.loops import Loops, Walked, loops_of
-from stagejit.codegen.places.space import Space
+from stagejit.codegen.nest.tree import Cell, Chunk, Loop, Node, serial
+from stagejit.codegen.places.loops import Loops
 from stagejit.codegen.reducers import Accumulator, Reducer
 from stagejit.codegen.rows.runs import has_rounding
-from stagejit.index.affine import Affine, Index
+from stagejit.index.affine import Var
+
+ROWS_AT_ONCE = 4  # elements of a line that pass while its running value is in a register
 
 
 def scan_loops(region: ClosedRegion, target: Machine) -> Loops:
     """Loops before, along and after the axis; the ones along it visit its elements in the order of
     accumulation."""
-    op = region.anchor_op
-    shape, axis = op.result.shape, op.attrs["axis"]
-
-    def walk(footprint: Footprint, index: Index) -> Walked:
-        if op.attrs["reverse"]:
-            last = Affine((), shape[axis] - 1)
-            index = (*index[:axis], last - index[axis], *index[axis + 1 :])
-        footprint.value(op.operands[0], index)
-        footprint.asked.append((op.result, index))
-        places = [footprint.reshaped(index, shape, store.value.shape) for store in region.stores]
-        return index, places, list(map(footprint.write, region.stores, places))
-
-    groups = (range(axis), (axis,), range(axis + 1, len(shape)))
-    return loops_of(region, target, Space(shape, "c"), groups, walk, {op.result})
+    attrs = region.anchor_op.attrs
+    return lines_of(region, target, attrs["axis"], backwards=attrs["reverse"])
 
 
 class ScanPolicy:
     """Arithmetic and stores of one nest."""
-
-    current: Register  # the running value, in the result's type
 
     def __init__(self, nest: Loops, emitter: Emitter, memory: Sequence[Memory]) -> None:
         self.nest, self.emitter, self.elements = nest, emitter, emitter.elements
         before, self.axis, after = nest.groups
         self.elements.ahead = nest.ahead
         self.kept = (*before, *after)
-        self.b, self.op = emitter.b, nest.region.anchor_op
-        self.reducer = Reducer(self.op.attrs["fn"], self.op.result.type.dtype)
+        self.b, op = emitter.b, nest.region.anchor_op
+        self.reducer = Reducer(op.attrs["fn"], op.result.type.dtype)
         self.in_runs = has_rounding(self.reducer)
-        self.stores = Stores(nest.region, self.elements, memory, nest.offsets, nest.streamed)
+        self.line = Line(nest, self.elements, memory)
         self.set, self.carry = emitter.set_cell, Cell("carry")  # along the axis
-        self.elements.bind(self.op.result, nest.index, lambda: self.current)
 
     @property
     def lanes(self) -> int:
@@ -73,13 +58,11 @@ class ScanPolicy:
 
     def operand(self) -> Accumulator:
         """The element where the loops stand, or one for each lane."""
-        element = self.elements.value(self.op.operands[0], self.nest.index)
-        return self.reducer.lift(self.b, element, None, self.lanes, None)
+        return self.reducer.lift(self.b, self.line.operand(0), None, self.lanes, None)
 
     def store(self, running: Accumulator) -> None:
         """What is made of a running value."""
-        self.current = self.reducer.result(self.b, running)
-        self.stores.write(enumerate(self.nest.places))
+        self.line.store(self.reducer.result(self.b, running))
 
     def held(self, cell: Cell) -> Accumulator:
         """What a cell holds."""
@@ -89,6 +72,21 @@ class ScanPolicy:
         """The neutral element, for lanes before the first."""
         (identity,) = self.nothing()
         return identity
+
+    def along(
+        self, axis: Sequence[Var], some: Callable[[int], Node], end_run: Node, run: int
+    ) -> Node:
+        """Loops over the axis; `some(count)` handles that many elements from the current one.
+        end_run: what comes after so many, and after the last one; run: 0 where nothing does."""
+        if not axis:
+            return some(1)
+        var, *inner = axis
+        if inner:
+            return serial([var], (self.along(inner, some, end_run, run), end_run))
+        chunks = [Chunk(count, some(count)) for count in (ROWS_AT_ONCE, 1)]
+        if run:
+            chunks.insert(0, Chunk(run, (Loop(var, (chunks[0],)), end_run)))
+        return Loop(var, tuple(chunks))
 
     def scanned(self, accumulator: Accumulator) -> Accumulator:
         """Lane k becomes the combination of lanes 0 to k (Hillis and Steele, 1986)."""

@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from stagejit.codegen.closed import ClosedRegion
+from stagejit.codegen.contraction.parts import in_part
 from stagejit.codegen.contraction.sources import NOWHERE, evaluated_by_tiles
 from stagejit.codegen.contraction.walk import nests_of
 from stagejit.codegen.costs import region_seconds
@@ -36,7 +37,6 @@ from stagejit.codegen.kernel import Kernel
 from stagejit.codegen.nest.emitter import Emitter
 from stagejit.codegen.nest.groups import Split
 from stagejit.codegen.nest.kernels import kernel_of
-from stagejit.codegen.nest.spans import Span
 from stagejit.codegen.nest.tree import Groups, Node, Parallel, Run, blocks, serial
 from stagejit.codegen.target import Target
 from stagejit.index.affine import Affine, Var
@@ -93,19 +93,10 @@ class Products:
             block = serial(self.tiling.serial, blocks(axis, self.tiling.k_block, block))
         if zeros is not None:
             block = zeros.again(block)
-        if self.nest.cut is not None:
-            block = self.emitter.within("steps of the part", self._part, block)
+        block = in_part(self.nest, self.emitter, block)
         if self.plan.panel is not None and len(self.plan.region.stores) == 1:
             return block  # the sums lie there
         return (block, Epilogue(self.plan, self.emitter, self.stores, self.panel).tree())
-
-    def _part(self) -> dict[Var, Span]:
-        """As many steps as the part has that the item is of."""
-        b, cut = self.b, self.nest.cut
-        assert cut is not None
-        is_last = b.compare("eq", self.emitter.span(cut.part).start, cut.part.extent - 1)
-        steps = b.select(is_last, b.const(cut.last), b.const(cut.step.extent))
-        return {cut.step: Span(b.const(0), None, steps, fewest=cut.last)}
 
     def _block(self) -> tuple[Node, Zeros | None]:
         """One block of the reduction for the whole item, and what leaves out steps of it."""

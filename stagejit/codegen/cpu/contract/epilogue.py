@@ -58,9 +58,7 @@ class Epilogue:
     @contextmanager
     def _inside(self) -> Iterator[None]:
         """The anchor's result is what the panel holds, which starts where the item does."""
-        self.base, emitter = self.panel.base(), self.emitter
-        for var in self.plan.nest.axes:
-            self.base = self.base - self.panel.moved(var, emitter.span(var).start)
+        self.base = self.panel.origin(self.emitter.span, self.plan.nest.axes)
         with self.elements.giving(self.result, self._sum):
             yield
 
@@ -134,9 +132,8 @@ class Epilogue:
     def _sum(self) -> Register:
         """The finished sums where the loops stand, in the type of the anchor's result."""
         b, view, lanes, vector = self.b, self.panel, self.lanes, self.vector
-        position, offset = self.elements.position, self.base
-        for var in self.plan.nest.axes:
-            offset = offset + view.moved(var, position.env[var])
+        position = self.elements.position
+        offset = view.offset(self.base, self.plan.nest.axes, position.env)
         stride = view.strides.get(vector, 0) if vector is not None else 0
         if vector is None or not stride:
             raw = b.load(view.buffer, offset)

@@ -16,7 +16,7 @@ do not stay in the first cache. On Cascade Lake, `x.T @ y` of 4096x768 takes 27 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from stagejit.codegen.contraction.nest import Window
@@ -125,6 +125,19 @@ class View:
         for dim in self.phased:
             offset = offset + position * (dim.window.at.coeff(axis) // dim.modulus * dim.stride)
         return offset
+
+    def origin(self, span: Callable[[Var], Span], axes: Iterable[Var]) -> Register:
+        """The offset where axes stand at 0, for what the loops handed down of them."""
+        offset = self.base()
+        for axis in axes:
+            offset = offset - self.moved(axis, span(axis).start)
+        return offset
+
+    def offset(self, origin: Register, axes: Iterable[Var], at: Mapping[Var, Register]) -> Register:
+        """Where axes stand at these places."""
+        for axis in axes:
+            origin = origin + self.moved(axis, at[axis])
+        return origin
 
     def constant(self, steps: Mapping[Var, int]) -> int:
         """The change of offset for constant steps along several axes at once."""

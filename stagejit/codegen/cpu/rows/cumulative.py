@@ -11,7 +11,7 @@ is written once, by one item, and the order of accumulation depends on shapes an
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 
 from stagejit.codegen.closed import ClosedRegion
@@ -25,31 +25,25 @@ from stagejit.codegen.nest.items import (
 )
 from stagejit.codegen.nest.kernels import kernel_of
 from stagejit.codegen.nest.tree import At, Cell, Chunk, Do, Loop, Node, Parallel, serial, vectors
-from stagejit.codegen.places.loops import Loops
 from stagejit.codegen.reducers import Accumulator, Panel
-from stagejit.codegen.rows.scans import ScanPolicy, scan_loops
+from stagejit.codegen.rows.scans import ROWS_AT_ONCE, ScanPolicy, scan_loops
 from stagejit.codegen.target import Target
 from stagejit.index.affine import Var
 
 # For accuracy, what a run comes to is added to what the runs before it came to.
 _RUN = 2048  # elements of a run along vectors: a sum for each vector
 _RUN_ROWS = 256  # of a run across vectors: a sum for each row
-_ROWS_AT_ONCE = 4  # rows that pass while a running value is in a register
 
 
 def cumulative_kernel(region: ClosedRegion, target: Target) -> Kernel:
     """The kernel of a region of kind `cumulative`."""
-    loops = _plan(region, target)
+    loops = scan_loops(region, target)
+    before, along, after = loops.groups
+    loops = loops.in_vectors((*after[::-1], *before[::-1], *along[-1:])).in_streams()
     seconds = region_seconds(region, target)
     return kernel_of(
         region, [loops], lambda *at: _Policy(*at).tree(), seconds, loops.choices, target
     )
-
-
-def _plan(region: ClosedRegion, target: Target) -> Loops:
-    loops = scan_loops(region, target)
-    before, along, after = loops.groups
-    return loops.in_vectors((*after[::-1], *before[::-1], *along[-1:])).in_streams()
 
 
 class _Policy(ScanPolicy):
@@ -76,7 +70,7 @@ class _Policy(ScanPolicy):
         outer = [(var, 1) for var in self.kept if var is not vector]
         ahead, cores = self.nest.ahead, self.nest.target.cores
         if ahead and self.axis:  # the rows that come next
-            self.elements.ahead = ahead.along(self.axis[-1], _ROWS_AT_ONCE)
+            self.elements.ahead = ahead.along(self.axis[-1], ROWS_AT_ONCE)
         lanes, target = self.nest.lanes, self.nest.target
         seconds = region_seconds(self.nest.region, target)
         width = panel_width(self.kept, vector, lanes, target, seconds, far=ahead is not None)
@@ -157,21 +151,8 @@ class _Policy(ScanPolicy):
 
         starts = [vectors(column, lanes, Do("start", partial(clear, panel))) for panel in panels]
         end_run: Node = vectors(column, lanes, Do("end the run", add)) if before else ()
-        across = partial(self._across, vector, panels)
-        return (*starts, self._over_rows(self.axis, across, end_run))
-
-    def _over_rows(self, axis: Sequence[Var], across: Callable[[int], Node], end_run: Node) -> Node:
-        """Loops over the axis; `across(count)` handles `count` rows from the current one."""
-        if not axis:
-            return across(1)
-        var, *inner = axis
-        if inner:
-            return serial([var], (self._over_rows(inner, across, end_run), end_run))
-        chunks = [Chunk(rows, across(rows)) for rows in (_ROWS_AT_ONCE, 1)]
-        if self.in_runs:
-            run = (Loop(var, tuple(chunks[:1])), end_run)
-            chunks.insert(0, Chunk(_RUN_ROWS, run))
-        return Loop(var, tuple(chunks))
+        across, run = partial(self._across, vector, panels), _RUN_ROWS if self.in_runs else 0
+        return (*starts, self.along(self.axis, across, end_run, run))
 
     def _across(self, vector: Var, panels: Sequence[Panel], count: int) -> Node:
         """Some rows of the panels, vector by vector."""

@@ -1,22 +1,51 @@
-"""Rows of a `reduce` region that lie along the lanes, and short rows of all kinds: passes over each
-row, then its stores.
+"""`VectorNest`: the loops of a `reduce` region in vectors. Rows that lie along the lanes, and short
+rows of all kinds: passes over each row, then its stores.
 
-Input: a `VectorNest` that is straight, or whose vector variable is reduced, or that has none.
-Output: the tree of the kernel. Invariant: as in `nest.py`.
+Input: planned by `reduce.py`; of the policies here, a nest that is straight, or whose vector
+variable is reduced, or that has none. Output: the tree of the kernel. Invariant: as in
+`codegen/rows/nest.py`.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from stagejit.codegen.cpu.rows.nest import VectorPolicy
-from stagejit.codegen.nest.tree import At, Node, everywhere, vectors
+from stagejit.codegen.costs import region_seconds
+from stagejit.codegen.nest.items import in_items, panel_in_words, panel_width
+from stagejit.codegen.nest.tree import At, Node, Parallel, everywhere, vectors
 from stagejit.codegen.rows.loops import RowLoops
-from stagejit.codegen.rows.nest import Stage
+from stagejit.codegen.rows.nest import RowNest, RowPolicy, Stage
 
 _RUN = 1 << 14  # elements of a run along the vector variable
+
+
+@dataclass(frozen=True, kw_only=True)
+class VectorNest(RowNest):
+    """straight: rows are short enough to be unrolled, so that what passes share stays in
+    registers."""
+
+    straight: bool
+
+    @property
+    def width(self) -> int:
+        if self.vector not in self.kept:
+            return 1
+        far, seconds = self.ahead is not None, region_seconds(self.region, self.target)
+        return panel_width(self.kept, self.vector, self.lanes, self.target, seconds, far=far)
+
+
+class VectorPolicy(RowPolicy):
+    """An item is a row, or as many as advance together."""
+
+    def tree(self) -> Parallel:
+        nest = self.nest
+        loops = [(var, 1) for var in nest.kept if var is not nest.vector]
+        if nest.vector in nest.kept:
+            loops.append((nest.vector, nest.width))
+            self.emitter.chose("panel", panel_in_words(nest.vector, nest.width, nest.target.cores))
+        return in_items(loops, self.rows(), nest.target.cores)
 
 
 class StraightRows(VectorPolicy):

@@ -2,15 +2,15 @@
 
 Input: a `VectorNest` whose vector variable is kept. Output: the tree of the kernel. Long rows
 stream past in blocks while a panel of accumulators stays in the nearest cache; short ones are
-unrolled and stay in registers. Invariant: as in `nest.py`; an item is a panel, and results do not
-depend on its width.
+unrolled and stay in registers. Invariant: as in `codegen/rows/nest.py`; an item is a panel, and
+results do not depend on its width.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from stagejit.codegen.cpu.rows.nest import VectorNest, VectorPolicy
+from stagejit.codegen.cpu.rows.loops import VectorNest, VectorPolicy
 from stagejit.codegen.elements.elements import Memory
 from stagejit.codegen.ir.nodes import Value as Register
 from stagejit.codegen.nest.emitter import Emitter

@@ -17,8 +17,7 @@ from collections.abc import Iterator, Sequence
 
 from stagejit.codegen.closed import ClosedRegion
 from stagejit.codegen.costs import operations, region_seconds
-from stagejit.codegen.cpu.rows.loops import StraightRows, VectorRows
-from stagejit.codegen.cpu.rows.nest import VectorNest
+from stagejit.codegen.cpu.rows.loops import StraightRows, VectorNest, VectorRows
 from stagejit.codegen.cpu.rows.panels import PanelLoops
 from stagejit.codegen.elements.elements import Memory
 from stagejit.codegen.kernel import Choice, Kernel

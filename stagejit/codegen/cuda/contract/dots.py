@@ -11,21 +11,18 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial, reduce
+from functools import reduce
 from operator import and_
 
 from stagejit.codegen.cuda.coalescing import sectors
-from stagejit.codegen.cuda.contract.operands import element_of
 from stagejit.codegen.cuda.contract.plan import Plan
 from stagejit.codegen.cuda.contract.sides import neighbours
-from stagejit.codegen.cuda.contract.single import multiply_add, part_of, sum_in
+from stagejit.codegen.cuda.contract.single import SingleSums
 from stagejit.codegen.cuda.device import Device
 from stagejit.codegen.cuda.threads import ThreadEmitter
 from stagejit.codegen.elements.elements import Memory
-from stagejit.codegen.elements.stores import Stores
 from stagejit.codegen.ir.grid.matrix_tiles import WARP
-from stagejit.codegen.ir.nodes import element_type
-from stagejit.codegen.nest.tree import Cell, Do, Node, Parallel, Within, serial, vectors
+from stagejit.codegen.nest.tree import Do, Parallel, serial, vectors
 from stagejit.index.affine import Var
 
 _LATENCY = 400.0  # cycles until what a thread has asked for is there
@@ -74,42 +71,20 @@ def dot_seconds(plan: Plan, dot: Dot, device: Device) -> float:
     return max(caches, waiting + _LATENCY) * 256 / device.peak_flops
 
 
-class DotSums:
+class DotSums(SingleSums):
     """The tree of one nest."""
 
     def __init__(
         self, plan: Plan, dot: Dot, emitter: ThreadEmitter, memory: Sequence[Memory]
     ) -> None:
-        self.plan, self.nest, self.dot = plan, plan.nest, dot
-        self.emitter, self.elements, self.b = emitter, emitter.elements, emitter.b
-        self.stores = Stores(plan.region, self.elements, memory, plan.offsets)
-        self.elem, self.total = element_type(self.nest.dtype), Cell("sum")
+        super().__init__(plan, emitter, memory)
+        self.dot, self.lanes = dot, dot.lanes if dot.lanes > 1 else 0
 
     def tree(self) -> Parallel:
         dot, others = self.dot, [var for var in self.nest.reduce if var is not self.dot.along]
-        step = Do("multiply and add", self._step, (self.total,))
-        steps: Node = serial(others, vectors(dot.along, dot.members * dot.lanes, step))
-        if self.nest.cut is not None:
-            steps = Within("steps of the part", lambda: part_of(self.plan, self.emitter), steps)
+        steps = serial(others, vectors(dot.along, dot.members * dot.lanes, self._added))
         meet = Do("add what threads have", self._meet, (self.total,))
-        sums = partial(sum_in, self.plan, self.emitter, self.total)
-        store = Within("sums", sums, Do("store", self._store))
-        body = (Do("clear", self._clear, (self.total,)), steps, meet, store)
-        loops = tuple((var, 1) for var in self.nest.axes)
-        return Parallel(loops, body, together=self.emitter.threads // dot.members)
-
-    def _clear(self) -> None:
-        number = self.nest.zero if self.elem.is_float else 0
-        lanes = self.dot.lanes if self.dot.lanes > 1 else 0
-        self.emitter.cells[self.total] = (self.b.const(number, self.elem.with_lanes(lanes)),)
-
-    def _step(self) -> None:
-        x, y = (element_of(source, self.elements, self.nest.dtype) for source in self.plan.sources)
-        (total,) = self.emitter.cells[self.total]
-        made, mask = multiply_add(self.b, x, y, total), self.elements.position.mask
-        if mask is not None:  # lanes past the end hold +0, which is not neutral
-            made = self.b.select(mask, made, total)
-        self.emitter.cells[self.total] = (made,)
+        return self._whole(self.nest.axes, steps, meet, dot.members)
 
     def _meet(self) -> None:
         """First the lanes of each thread, then the threads."""
@@ -126,6 +101,4 @@ class DotSums:
         emitter = self.emitter
         first = [self.b.compare("eq", emitter.member, 0)]
         exists = [emitter.exists] if emitter.exists is not None else []
-        self.b.if_(
-            reduce(and_, first + exists), lambda: self.stores.write(enumerate(self.plan.indices))
-        )
+        self.b.if_(reduce(and_, first + exists), super()._store)

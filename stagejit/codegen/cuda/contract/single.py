@@ -6,11 +6,10 @@ Invariant: a thread reads the elements that its sum needs, and stores what is ma
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from functools import partial
 
+from stagejit.codegen.contraction.parts import in_part
 from stagejit.codegen.cuda.coalescing import best_order, sectors
 from stagejit.codegen.cuda.contract.operands import element_of
 from stagejit.codegen.cuda.contract.plan import Plan
@@ -23,8 +22,8 @@ from stagejit.codegen.ir.grid.matrix_tiles import WARP
 from stagejit.codegen.ir.nodes import Value as Register
 from stagejit.codegen.ir.nodes import element_type
 from stagejit.codegen.math import functions as vmath
-from stagejit.codegen.nest.spans import Span
 from stagejit.codegen.nest.tree import Cell, Do, Node, Parallel, Within, serial
+from stagejit.index.affine import Var
 
 _SECTORS_A_CYCLE = 4  # that the first cache gives
 _LATENCY = 40.0  # cycles of a product whose factors are in the first cache
@@ -37,60 +36,56 @@ def multiply_add(b: Builder, x: Register, y: Register, total: Register) -> Regis
 
 
 class SingleSums:
-    """The tree of one nest."""
+    """The tree of one nest. lanes: of a sum."""
+
+    lanes = 0
 
     def __init__(self, plan: Plan, emitter: ThreadEmitter, memory: Sequence[Memory]) -> None:
         self.plan, self.nest = plan, plan.nest
         self.emitter, self.elements, self.b = emitter, emitter.elements, emitter.b
         self.stores = Stores(plan.region, self.elements, memory, plan.offsets)
-        self.total = Cell("sum")
+        self.elem, self.total = element_type(self.nest.dtype), Cell("sum")
 
     def tree(self) -> Parallel:
         order, choice = best_order(self.nest.axes, self.plan)
         self.emitter.chose(choice.name, choice.reason)
-        steps = serial(self.nest.reduce, Do("multiply and add", self._step, (self.total,)))
-        if self.nest.cut is not None:
-            steps = Within("steps of the part", self._part, steps)
-        sums = partial(sum_in, self.plan, self.emitter, self.total)
-        store: Node = Within("sums", sums, Do("store", self._store))
-        body = (Do("clear", self._clear, (self.total,)), steps, store)
-        each = tuple((var, 1) for var in order)
-        return Parallel(each, body, together=self.emitter.threads)
+        return self._whole(order, serial(self.nest.reduce, self._added))
 
-    def _part(self) -> AbstractContextManager[None]:
-        return part_of(self.plan, self.emitter)
+    def _whole(
+        self, axes: Sequence[Var], steps: Node, meet: Node = (), members: int = 1
+    ) -> Parallel:
+        """A sum for each position of axes. meet: comes behind the steps; members: threads of a
+        sum."""
+        store: Node = Within("sums", self._sum, Do("store", self._store))
+        steps = in_part(self.nest, self.emitter, steps)
+        body = (Do("clear", self._clear, (self.total,)), steps, meet, store)
+        each = tuple((var, 1) for var in axes)
+        return Parallel(each, body, together=self.emitter.threads // members)
 
     def _clear(self) -> None:
-        elem = element_type(self.nest.dtype)
-        zero = self.b.const(self.nest.zero if elem.is_float else 0, elem)
-        self.emitter.cells[self.total] = (zero,)
+        zero = self.nest.zero if self.elem.is_float else 0
+        self.emitter.cells[self.total] = (self.b.const(zero, self.elem.with_lanes(self.lanes)),)
+
+    @property
+    def _added(self) -> Do:
+        return Do("multiply and add", self._step, (self.total,))
 
     def _step(self) -> None:
         x, y = (element_of(source, self.elements, self.nest.dtype) for source in self.plan.sources)
         (total,) = self.emitter.cells[self.total]
-        self.emitter.cells[self.total] = (multiply_add(self.b, x, y, total),)
+        made, mask = multiply_add(self.b, x, y, total), self.elements.position.mask
+        if mask is not None:  # lanes past the end hold +0, which is not neutral
+            made = self.b.select(mask, made, total)
+        self.emitter.cells[self.total] = (made,)
 
     def _store(self) -> None:
         self.stores.write(enumerate(self.plan.indices))
 
-
-def sum_in(plan: Plan, emitter: ThreadEmitter, total: Cell) -> AbstractContextManager[None]:
-    """The anchor's result is the sum that a cell has."""
-    result = plan.region.anchor_op.result
-    (register,) = emitter.cells[total]
-    made = vmath.convert(emitter.b, register, plan.nest.dtype, result.type.dtype)
-    return emitter.elements.giving(result, lambda: made)
-
-
-def part_of(plan: Plan, emitter: ThreadEmitter) -> AbstractContextManager[None]:
-    """As many steps as the part of a cut sum has where the loops stand."""
-    cut, b = plan.nest.cut, emitter.b
-    assert cut is not None
-    at = emitter.elements.position.env.get(cut.part, b.const(0))
-    is_last = b.compare("eq", at, cut.part.extent - 1)
-    steps = b.select(is_last, b.const(cut.last), b.const(cut.step.extent))
-    unit = math.gcd(cut.last, cut.step.extent)
-    return emitter.covering({cut.step: Span(b.const(0), None, steps, fewest=cut.last, unit=unit)})
+    def _sum(self) -> AbstractContextManager[None]:
+        """The anchor's result is the sum that the cell has."""
+        result, (total,) = self.plan.region.anchor_op.result, self.emitter.cells[self.total]
+        made = vmath.convert(self.b, total, self.nest.dtype, result.type.dtype)
+        return self.elements.giving(result, lambda: made)
 
 
 def single_seconds(plan: Plan, device: Device) -> float:

@@ -12,14 +12,17 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from stagejit.codegen.choices import Ranked, cheapest
 from stagejit.codegen.costs import element_code, widest_nbytes
 from stagejit.codegen.cuda.coalescing import SECTOR_NBYTES, sectors
 from stagejit.codegen.cuda.device import Device
+from stagejit.codegen.elements.elements import Elements
 from stagejit.codegen.ir.grid.matrix_tiles import WARP
+from stagejit.codegen.nest.tree import Node, Parallel, Within
 from stagejit.codegen.places.loops import Loops
 from stagejit.codegen.rows.nest import RowNest, reducer_of
 from stagejit.index.affine import Affine, Var
@@ -61,6 +64,18 @@ class Mapping:
     def step(self) -> int:
         """Elements along `along` that all members have at once."""
         return self.members * (1 if self.rows_are_neighbours else self.lanes)
+
+    def items(self, kept: Iterable[Var], elements: Elements, body: Node) -> Parallel:
+        """`body` for each row, or for as many as a thread has in its lanes."""
+        fast = self.fast if self.rows_are_neighbours else None
+        loops = [(var, 1) for var in kept if var is not fast]
+        if fast is not None:
+            loops.append((fast, self.lanes))
+            if self.lanes > 1:
+                at = partial(elements.at, vector=fast, lanes=self.lanes)
+                body = Within("lanes", at, body)
+        apart = self.rows_are_neighbours and self.members > 1
+        return Parallel(tuple(loops), body, self.together, apart=apart)
 
     def __str__(self) -> str:
         along = f"along {self.fast.name} of {self.fast.extent}" if self.fast else "for one element"

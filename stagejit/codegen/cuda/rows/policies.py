@@ -26,7 +26,7 @@ from stagejit.codegen.ir.nodes import Buffer, Type
 from stagejit.codegen.ir.nodes import Value as Register
 from stagejit.codegen.nest.tree import Do, Node, Parallel, When, Within
 from stagejit.codegen.places.walk import Key
-from stagejit.codegen.reducers import Accumulator, Panel
+from stagejit.codegen.reducers import Accumulator, Panel, chosen
 from stagejit.codegen.rows.loops import RowLoops
 from stagejit.codegen.rows.nest import Accumulators, RowNest, RowPolicy, Stage, reducer_of
 from stagejit.codegen.rows.runs import MOST_ADDED
@@ -83,19 +83,7 @@ class ThreadRows(RowPolicy):
         return self.grid.shared("row", elem, size)
 
     def tree(self) -> Parallel:
-        """An item is a row, or as many as a thread has in its lanes."""
-        mapping, nest = self.mapping, self.nest
-        fast = mapping.fast if mapping.rows_are_neighbours else None
-        loops = [(var, 1) for var in nest.kept if var is not fast]
-        body = self.rows()
-        if fast is not None:
-            loops.append((fast, mapping.lanes))
-            if self.lanes:
-                body = Within(
-                    "lanes", lambda: self.elements.at(vector=fast, lanes=self.lanes), body
-                )
-        apart = mapping.rows_are_neighbours and mapping.members > 1
-        return Parallel(tuple(loops), body, mapping.together, apart=apart)
+        return self.mapping.items(self.nest.kept, self.elements, self.rows())
 
     def begin(self) -> None:
         super().begin()
@@ -215,9 +203,7 @@ class HeldRows(ThreadRows):
         found = super().lifted(op)
         if self.there is None:
             return found
-        nothing = reducer_of(op).initial(self.b, self.lanes)
-        there = self.there
-        return tuple(self.b.select(there, x, y) for x, y in zip(found, nothing, strict=True))
+        return chosen(self.b, self.there, found, reducer_of(op).initial(self.b, self.lanes))
 
     def _who(self, each: bool) -> Register | None:
         return self._all([super()._who(each), self.there if each else None])

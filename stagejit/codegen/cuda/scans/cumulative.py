@@ -28,7 +28,6 @@ from stagejit.codegen.cuda.rows.mapping import (
     widths,
 )
 from stagejit.codegen.cuda.scans.policies import (
-    ROWS_AT_ONCE,
     ChunkScan,
     ColumnScan,
     LineScan,
@@ -40,7 +39,7 @@ from stagejit.codegen.ir.grid.matrix_tiles import WARP
 from stagejit.codegen.kernel import Kernel
 from stagejit.codegen.nest.tree import Parallel
 from stagejit.codegen.places.loops import Loops
-from stagejit.codegen.rows.scans import scan_loops
+from stagejit.codegen.rows.scans import ROWS_AT_ONCE, scan_loops
 
 _MET_NBYTES = 128  # of what members of a line come to, in registers of each
 _LOG_SUM = 30.0  # operations of a sum of exponentials for one of a sum

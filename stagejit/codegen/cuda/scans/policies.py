@@ -36,12 +36,10 @@ from stagejit.codegen.nest.tree import (
     serial,
 )
 from stagejit.codegen.places.loops import Loops
-from stagejit.codegen.reducers import Accumulator, Panel, merge_all
+from stagejit.codegen.reducers import Accumulator, Panel, chosen, merge_all
 from stagejit.codegen.rows.runs import MOST_ADDED
-from stagejit.codegen.rows.scans import ScanPolicy
+from stagejit.codegen.rows.scans import ROWS_AT_ONCE, ScanPolicy
 from stagejit.index.affine import Var
-
-ROWS_AT_ONCE = 4  # elements of a line that a thread has read before it adds the first one
 
 
 class ThreadScan(ScanPolicy):
@@ -61,17 +59,7 @@ class ThreadScan(ScanPolicy):
         return self.mapping.lanes if self.mapping.lanes > 1 else 0
 
     def items(self, body: Node) -> Parallel:
-        mapping = self.mapping
-        fast = mapping.fast if mapping.rows_are_neighbours else None
-        loops = [(var, 1) for var in self.kept if var is not fast]
-        if fast is not None:
-            loops.append((fast, mapping.lanes))
-            if self.lanes:
-                body = Within(
-                    "lanes", partial(self.elements.at, vector=fast, lanes=self.lanes), body
-                )
-        apart = mapping.rows_are_neighbours and mapping.members > 1
-        return Parallel(tuple(loops), body, mapping.together, apart=apart)
+        return self.mapping.items(self.kept, self.elements, body)
 
     def start(self, *cells: Cell) -> Node:
         return tuple(self.set("start", cell, self.nothing) for cell in cells)
@@ -90,20 +78,9 @@ class LineScan(ThreadScan):
         length = math.prod(var.extent for var in self.axis)
         self.runs = self.in_runs and length > MOST_ADDED
         cells = [self.carry, self.before] if self.runs else [self.carry]
-        return self.items((self.start(*cells), self._over(self.axis)))
-
-    def _over(self, axis: Sequence[Var]) -> Node:
-        if not axis:
-            return self._elements(1)
-        var, *inner = axis
-        if inner:
-            body = self._over(inner)
-            return serial([var], (body, self.end_run(self.carry)) if self.runs else body)
-        chunks = [Chunk(count, self._elements(count)) for count in (ROWS_AT_ONCE, 1)]
-        if self.runs:
-            run = (Loop(var, (chunks[0],)), self.end_run(self.carry))
-            chunks.insert(0, Chunk(MOST_ADDED, run))
-        return Loop(var, tuple(chunks))
+        end_run, run = (self.end_run(self.carry), MOST_ADDED) if self.runs else ((), 0)
+        along = self.along(self.axis, self._elements, end_run, run)
+        return self.items((self.start(*cells), along))
 
     def _elements(self, count: int) -> Node:
         """The next ones: all are read, then added one by one."""
@@ -167,9 +144,7 @@ class ChunkScan(ThreadScan):
         """Nothing where there is no element."""
         if self.there is None:
             return own
-        nothing = self.reducer.initial(self.b, self.lanes)
-        there = self.there
-        return tuple(self.b.select(there, x, y) for x, y in zip(own, nothing, strict=True))
+        return chosen(self.b, self.there, own, self.reducer.initial(self.b, self.lanes))
 
     def stored(self, made: Callable[[], Accumulator]) -> Node:
         return When("it exists", self._exists, Do("store", lambda: self.store(made())))
@@ -312,6 +287,6 @@ class ColumnScan(ChunkScan):
         total, *parts = self._column.parts(self.panel)
         for number, part in enumerate(parts, 1):
             here = self.b.compare("eq", self.emitter.member, number)
-            before = tuple(self.b.select(here, x, y) for x, y in zip(total, before, strict=True))
+            before = chosen(self.b, here, total, before)
             total = self.merged(total, part)
         return before, total

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from stagejit.codegen.ir.grid.builder import GridBuilder
 from stagejit.codegen.ir.grid.matrix_tiles import WARP
 from stagejit.codegen.ir.nodes import Value as Register
-from stagejit.codegen.reducers import Accumulator, Panel, Reducer
+from stagejit.codegen.reducers import Accumulator, Panel, Reducer, chosen
 
 
 @dataclass(frozen=True)
@@ -32,9 +32,9 @@ def across_group(
     while distance < members:
         there = b.compare("ge", member, distance)
         merged = reducer.merge(b, _up(b, running, distance), running)
-        running = _chosen(b, there, merged, running)
+        running = chosen(b, there, merged, running)
         distance *= 2
-    before = _chosen(b, b.compare("gt", member, 0), _up(b, running, 1), nothing)
+    before = chosen(b, b.compare("gt", member, 0), _up(b, running, 1), nothing)
     last = b.lane() - member + (members - 1)
     return Scanned(before, tuple(b.exchange("idx", part, last) for part in running))
 
@@ -55,7 +55,3 @@ def across_block(b: GridBuilder, panel: Panel, own: Accumulator, members: int) -
 
 def _up(b: GridBuilder, accumulator: Accumulator, distance: int) -> Accumulator:
     return tuple(b.exchange("up", part, distance) for part in accumulator)
-
-
-def _chosen(b: GridBuilder, condition: Register, x: Accumulator, y: Accumulator) -> Accumulator:
-    return tuple(b.select(condition, one, other) for one, other in zip(x, y, strict=True))

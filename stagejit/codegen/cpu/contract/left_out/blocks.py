@@ -37,10 +37,7 @@ class Block:
         """Comes first, where the item stands."""
 
         def run() -> None:
-            start = self.view.base()
-            for var in self.own:
-                start = start - self.view.moved(var, self.emitter.span(var).start)
-            self.emitter.cells[self.start] = (start,)
+            self.emitter.cells[self.start] = (self.view.origin(self.emitter.span, self.own),)
 
         return Do("begin", run, (self.start,))
 
@@ -66,8 +63,7 @@ class Block:
         """The elements where the loops over the axes and the steps stand, or a little further."""
         env = self.emitter.elements.position.env
         offset = self.emitter.cells[self.start][0] + self.step * self.move
-        for var in self.own:
-            offset = offset + self.view.moved(var, env[var])
+        offset = self.view.offset(offset, self.own, env)
         return self.b.load(self.view.buffer, offset + further, lanes, mask=mask if lanes else None)
 
 

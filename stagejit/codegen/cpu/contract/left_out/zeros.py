@@ -89,6 +89,7 @@ class Zeros:
         self.table = self.b.scratch("ends", I32, self.size * _ENTRIES)
         self.seen, self.origin = Cell("first, end, signs"), Cell("origin")
         self.all = Cell("all steps")
+        self._tiled = [split.var for split in kernel.tiling.splits]
 
     # ---------------------------------------------------------------- before the tiles
 
@@ -229,7 +230,7 @@ class Zeros:
 
         look = Do("look for -0", lambda: self._minus(start), (self.all,))
         tiling = self.kernel.tiling
-        axes, lane = [split.var for split in tiling.splits], tiling.lane
+        axes, lane = list(self._tiled), tiling.lane
         if lane is not None:
             tail: Tail = "masked" if lane.extent % tiling.lanes else "none"
             looks: Node = vectors(lane, tiling.lanes, look, tail=tail)
@@ -242,11 +243,8 @@ class Zeros:
 
     def _start(self, start: Cell) -> None:
         """Where the panel would begin if the item were the first."""
-        panel = self.kernel.panel
-        offset = panel.base()
-        for split in self.kernel.tiling.splits:
-            offset = offset - panel.moved(split.var, self.emitter.span(split.var).start)
-        self.emitter.cells[start] = (offset,)
+        origin = self.kernel.panel.origin(self.emitter.span, self._tiled)
+        self.emitter.cells[start] = (origin,)
 
     def _minus(self, start: Cell) -> None:
         """Notes whether a sum where the loops stand is -0."""
@@ -254,8 +252,7 @@ class Zeros:
             self.b, self.kernel.panel, self.kernel.tiling, self.emitter.elements.position,
         )  # fmt: skip
         (offset,), lanes = self.emitter.cells[start], tiling.lanes if tiling.lane else 0
-        for split in tiling.splits:
-            offset = offset + panel.moved(split.var, position.env[split.var])
+        offset = panel.offset(offset, self._tiled, position.env)
         sums = b.load(panel.buffer, offset, lanes, mask=position.mask)
         bits = b.cast("bitcast", sums, sums.type.as_int.elem)
         minus = any_lane(b.compare("eq", bits, -(1 << bits.type.bits - 1)))
