@@ -44,7 +44,9 @@ def forced(monkeypatch: pytest.MonkeyPatch) -> Callable[[Tile | WarpTile], Devic
 
     def force(tile: Tile | WarpTile) -> Device:
         plain, warps = ([tile], []) if isinstance(tile, Tile) else ([], [tile])
-        monkeypatch.setattr(policy, "tiles", lambda dtype: plain)
+        monkeypatch.setattr(
+            policy, "tiles", lambda dtype: [replace(each, operand=dtype) for each in plain]
+        )
         monkeypatch.setattr(policy, "warp_tiles", lambda plan: warps)
         monkeypatch.setattr(policy, "group_tiles", lambda plan, device: [])
         monkeypatch.setattr(policy, "single_seconds", lambda plan, device: 1.0)

@@ -6,7 +6,7 @@ turn. Invariant: each stored element is evaluated once, from a finished sum in t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from stagejit.codegen.choices import cheapest
@@ -33,6 +33,7 @@ from stagejit.codegen.cuda.contract.tensor_cores.warpgroup_tile import (
     group_tiles,
 )
 from stagejit.codegen.cuda.contract.tile import Tile, fits, tile_seconds, tiles
+from stagejit.codegen.cuda.contract.tiled import TiledSums
 from stagejit.codegen.cuda.device import Device
 from stagejit.codegen.cuda.kernels import grid_kernel
 from stagejit.codegen.cuda.threads import ThreadEmitter
@@ -41,10 +42,16 @@ from stagejit.codegen.kernel import Choice, Kernel
 from stagejit.codegen.nest.tree import Parallel
 from stagejit.graph.ir import Value
 from stagejit.index.affine import Affine
-from stagejit.types import DType
 
 _THREADS = 256  # of a block, where each has a sum
 
+
+# Of each kind of tile: whether one fits, how long a nest takes in it, and its trees.
+_TILES: dict[type, tuple[Callable[..., bool], Callable[..., float], type[TiledSums]]] = {
+    Tile: (fits, tile_seconds, RegisterSums),
+    WarpTile: (warp_tile_fits, warp_tile_seconds, FragmentSums),
+    GroupTile: (group_tile_fits, group_tile_seconds, WarpgroupSums),
+}
 
 # None: each sum has a thread.
 Tiles = Tile | WarpTile | GroupTile
@@ -100,12 +107,9 @@ def _tree(way: Way, emitter: ThreadEmitter, memory: Sequence[Memory]) -> Paralle
             return SingleSums(plan, emitter, memory).tree()
         case Dot() as dot:
             return DotSums(plan, dot, emitter, memory).tree()
-        case WarpTile() as tile:
-            return FragmentSums(plan, sides, tile, emitter, memory).tree()
-        case GroupTile() as tile:
-            return WarpgroupSums(plan, sides, tile, emitter, memory).tree()
         case tile:
-            return RegisterSums(plan, sides, tile, emitter, memory).tree()
+            _, _, sums = _TILES[type(tile)]
+            return sums(plan, sides, tile, emitter, memory).tree()
 
 
 def _tiles_of(plan: Plan, device: Device) -> list[Shares]:
@@ -115,10 +119,9 @@ def _tiles_of(plan: Plan, device: Device) -> list[Shares]:
 
 def _way(plan: Plan, device: Device, tiled: Sequence[Shares]) -> Way:
     """The cheapest one. tiled: the tiles to choose from."""
-    sides, dtype = sides_of(plan), plan.nest.dtype
-    fitting: list[Shares] = [None, *dots(plan)]
+    sides, fitting = sides_of(plan), list[Shares]([None, *dots(plan)])
     if plan.steps and sides.rows.axes and sides.columns.axes:
-        fitting += [tile for tile in tiled if _fits(sides, tile, device, dtype)]
+        fitting += [tile for tile in tiled if _TILES[type(tile)][0](sides, tile, device)]
 
     def cost(shares: Shares) -> float:
         match shares:
@@ -126,12 +129,8 @@ def _way(plan: Plan, device: Device, tiled: Sequence[Shares]) -> Way:
                 seconds = single_seconds(plan, device)
             case Dot() as dot:
                 seconds = dot_seconds(plan, dot, device)
-            case WarpTile() as tile:
-                seconds = warp_tile_seconds(sides, tile, device)
-            case GroupTile() as tile:
-                seconds = group_tile_seconds(sides, tile, device)
             case tile:
-                seconds = tile_seconds(sides, tile, device, dtype)
+                seconds = _TILES[type(tile)][1](sides, tile, device)
         return 1e6 * seconds
 
     def text(shares: Shares) -> str:
@@ -139,11 +138,3 @@ def _way(plan: Plan, device: Device, tiled: Sequence[Shares]) -> Way:
 
     ranked = cheapest("who sums up", fitting, cost, text, "us")
     return Way(plan, sides, ranked.best, ranked.choice)
-
-
-def _fits(sides: Sides, tile: Shares, device: Device, dtype: DType) -> bool:
-    if isinstance(tile, WarpTile):
-        return warp_tile_fits(sides, tile, device)
-    if isinstance(tile, GroupTile):
-        return group_tile_fits(sides, tile, device)
-    return isinstance(tile, Tile) and fits(sides, tile, device, dtype)

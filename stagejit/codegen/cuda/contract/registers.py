@@ -25,12 +25,12 @@ from stagejit.codegen.ir.nodes import Value as Register
 class RegisterSums(TiledSums):
     """Each thread has rows and columns of the tile, in groups of neighbours."""
 
+    tile: Tile
+
     def __init__(
         self, plan: Plan, sides: Sides, tile: Tile, emitter: ThreadEmitter, memory: Sequence[Memory]
     ) -> None:
-        dtype, sums = plan.nest.dtype, tile.height * tile.width
-        super().__init__(plan, sides, tile, emitter, memory, sums=sums, shared=dtype)
-        self.tile = tile
+        super().__init__(plan, sides, tile, emitter, memory)
         self.left = self.b.stack("left_of_step", self.elem, tile.height)
         self.right = self.b.stack("right_of_step", self.elem, tile.width)
 

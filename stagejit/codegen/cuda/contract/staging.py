@@ -25,7 +25,6 @@ from stagejit.codegen.ir.nodes import Buffer, element_type
 from stagejit.codegen.ir.nodes import Value as Register
 from stagejit.codegen.nest.spans import Span
 from stagejit.index.affine import Var
-from stagejit.types import DType
 
 
 class Staging(ABC):
@@ -34,17 +33,17 @@ class Staging(ABC):
     rows of a step. missing: what stands for elements that are none."""
 
     def __init__(
-        self, emitter: ThreadEmitter, sides: Sides, side: Side, tile: Shape, dtype: DType,
-        name: str, missing: float, *, by_rows: bool = False,
+        self, emitter: ThreadEmitter, sides: Sides, side: Side, tile: Shape, name: str,
+        missing: float, *, by_rows: bool = False,
     ) -> None:  # fmt: skip
         self.emitter, self.b, self.elements = emitter, emitter.b, emitter.elements
-        self.sides, self.side, self.tile, self.dtype = sides, side, tile, dtype
+        self.sides, self.side, self.tile, self.dtype = sides, side, tile, tile.operand
         self.extent = tile.rows if side is sides.rows else tile.columns
         self.lanes, self.often = accesses(side, self.extent, tile)
         self.by_rows, self.missing = by_rows, missing
-        self.pitch = pitch(tile.depth if by_rows else self.extent, dtype.itemsize)
+        self.pitch = pitch(tile.depth if by_rows else self.extent, self.dtype.itemsize)
         self.tiles = max(tile.copies, 1) + 1
-        self.name, self.elem = name, element_type(dtype)
+        self.name, self.elem = name, element_type(self.dtype)
         self.shared = self.room()
 
     def room(self) -> Buffer:
@@ -104,10 +103,10 @@ class Loading(Staging):
     """Threads load the next tile into registers, and store that."""
 
     def __init__(
-        self, emitter: ThreadEmitter, sides: Sides, side: Side, tile: Shape, dtype: DType,
-        name: str, missing: float, *, by_rows: bool = False,
+        self, emitter: ThreadEmitter, sides: Sides, side: Side, tile: Shape, name: str,
+        missing: float, *, by_rows: bool = False,
     ) -> None:  # fmt: skip
-        super().__init__(emitter, sides, side, tile, dtype, name, missing, by_rows=by_rows)
+        super().__init__(emitter, sides, side, tile, name, missing, by_rows=by_rows)
         self.ahead: Buffer = self.b.stack(f"next_{name}", self.elem, self.lanes * self.often)
 
     def start(self, first: Register, steps: Span, which: Register) -> None:
@@ -185,17 +184,17 @@ def branch(
 
 
 def staging(
-    emitter: ThreadEmitter, sides: Sides, tile: Shape, dtype: DType,
-    missing: tuple[float, float], loading: type[Loading], copying: type[Copying],
+    emitter: ThreadEmitter, sides: Sides, tile: Shape, missing: tuple[float, float],
+    loading: type[Loading], copying: type[Copying],
 ) -> tuple[Staging, Staging]:  # fmt: skip
     """Of the rows and of the columns; for the user to read, why of each of them. loading: where no
     copies bring it; copying: where they do."""
     made, reasons = list[Staging](), list[str]()
     both = (sides.rows, "left"), (sides.columns, "right")
-    loads, by_rows = loads_of(sides, tile, dtype), tile.by_rows(sides)
+    loads, by_rows = loads_of(sides, tile), tile.by_rows(sides)
     for (side, name), load, along, zero in zip(both, loads, by_rows, missing, strict=True):
         kind: type[Staging] = loading if load.kept else copying
-        made.append(kind(emitter, sides, side, tile, dtype, name, zero, by_rows=along))
+        made.append(kind(emitter, sides, side, tile, name, zero, by_rows=along))
         reasons.append(f"{name} through registers, as {load.kept}" if load.kept else
                        f"{name} by copies of {made[-1].aligned} bytes")  # fmt: skip
     if tile.copies:

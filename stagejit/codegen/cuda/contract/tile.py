@@ -38,7 +38,7 @@ from stagejit.codegen.cuda.occupancy import Occupancy, occupancy
 from stagejit.codegen.ir.grid.matrix_tiles import WARP
 from stagejit.codegen.ir.nodes import Value as Register
 from stagejit.codegen.ir.nodes import element_type
-from stagejit.types import DType
+from stagejit.types import DType, f32
 
 _ACCESS_NBYTES = 16
 _SCHEDULERS, _LATENCY = 4, 4  # of a multiprocessor; cycles until a multiply-add is there
@@ -104,6 +104,16 @@ class Shape(Protocol):
     def threads(self) -> int: ...
 
     @property
+    def sums(self) -> int:
+        """Of a thread."""
+        ...
+
+    @property
+    def operand(self) -> DType:
+        """The type of both operands in shared memory."""
+        ...
+
+    @property
     def copies(self) -> int:
         """Tiles on their way by copies; 0: threads load one."""
         ...
@@ -131,7 +141,7 @@ class Load:
 @dataclass(frozen=True)
 class Tile:
     """A block has `rows` x `columns` sums and takes `depth` steps at a time; a thread has `height`
-    x `width` of them, in groups of `lanes` neighbours. copies: see `Shape`."""
+    x `width` of them, in groups of `lanes` neighbours. copies, operand: see `Shape`."""
 
     rows: int
     columns: int
@@ -140,6 +150,11 @@ class Tile:
     width: int
     lanes: int
     copies: int = 0
+    operand: DType = f32
+
+    @property
+    def sums(self) -> int:
+        return self.height * self.width
 
     @property
     def down(self) -> int:
@@ -183,7 +198,7 @@ def tiles(dtype: DType) -> Iterator[Tile]:
         sorted(sizes, reverse=True), threads, (8, 16, 32), COPIES
     ):
         group = min(lanes, height, width)
-        yield Tile(down * height, across * width, depth, height, width, group, copies)
+        yield Tile(down * height, across * width, depth, height, width, group, copies, dtype)
 
 
 def on_their_way(tile: Shape) -> str:
@@ -196,9 +211,9 @@ def pitch(extent: int, itemsize: int) -> int:
     return extent + _ACCESS_NBYTES // itemsize
 
 
-def shared_nbytes(tile: Shape, itemsize: int) -> int:
+def shared_nbytes(tile: Shape) -> int:
     """Of the tiles of each operand: those on their way, and one that is multiplied."""
-    count = max(tile.copies, 1) + 1
+    count, itemsize = max(tile.copies, 1) + 1, tile.operand.itemsize
     rooms = (tile.room(extent, itemsize) for extent in (tile.rows, tile.columns))
     return sum(count * room * itemsize for room in rooms)
 
@@ -211,26 +226,26 @@ def accesses(side: Side, extent: int, tile: Shape) -> tuple[int, int]:
     return lanes, -(-extent * tile.depth // (lanes * tile.threads))
 
 
-def fits(sides: Sides, tile: Tile, device: Device, dtype: DType) -> bool:
+def fits(sides: Sides, tile: Tile, device: Device) -> bool:
     """Whether threads share the loads evenly, and there is enough of everything."""
     return (
-        shares_loads(sides, tile, dtype)
+        shares_loads(sides, tile)
         and tile.down % tile.warp[0] == 0
-        and shared_nbytes(tile, dtype.itemsize) <= device.block_shared_nbytes
-        and registers(sides, tile, dtype) <= _MOST_REGISTERS
+        and shared_nbytes(tile) <= device.block_shared_nbytes
+        and registers(sides, tile) <= _MOST_REGISTERS
     )
 
 
-def shares_loads(sides: Sides, tile: Shape, shared: DType) -> bool:
+def shares_loads(sides: Sides, tile: Shape) -> bool:
     """Whether all threads have equally many loads of each operand, and few; where tiles are on
     their way by copies, whether there are any, and more tiles than that."""
-    loads = loads_of(sides, tile, shared)
+    loads, itemsize = loads_of(sides, tile), tile.operand.itemsize
     if tile.copies and (all(load.kept for load in loads) or tile.copies >= turns_of(sides, tile)):
         return False
     return all(
         load.lanes * load.often * tile.threads == tile.depth * load.extent
         and load.often <= _MOST_TURNS
-        and not (load.kept and load.often * load.lanes * shared.itemsize > _MOST_STAGED_NBYTES)
+        and not (load.kept and load.often * load.lanes * itemsize > _MOST_STAGED_NBYTES)
         for load in loads
     )
 
@@ -239,19 +254,20 @@ def turns_of(sides: Sides, tile: Shape) -> int:
     return -(-sides.step.extent // tile.depth)
 
 
-def loads_of(sides: Sides, tile: Shape, shared: DType) -> tuple[Load, Load]:
-    """Of each operand. shared: the type of both in shared memory."""
+def loads_of(sides: Sides, tile: Shape) -> tuple[Load, Load]:
+    """Of each operand."""
 
     def load(side: Side, extent: int, by_rows: bool) -> Load:
         lanes, often = accesses(side, extent, tile)
-        return Load(extent, lanes, often, _kept(tile, side, lanes, shared, by_rows))
+        return Load(extent, lanes, often, _kept(tile, side, lanes, by_rows))
 
     left, right = tile.by_rows(sides)
     return load(sides.rows, tile.rows, left), load(sides.columns, tile.columns, right)
 
 
-def _kept(tile: Shape, side: Side, lanes: int, shared: DType, by_rows: bool) -> str:
+def _kept(tile: Shape, side: Side, lanes: int, by_rows: bool) -> str:
     """Why threads load an operand, and do not copy it. See Note [Tiles on their way]."""
+    shared = tile.operand
     if not tile.copies:
         return "the next tile is loaded ahead"
     if not side.read.is_bare:
@@ -265,14 +281,15 @@ def _kept(tile: Shape, side: Side, lanes: int, shared: DType, by_rows: bool) -> 
     return ""
 
 
-def stored_cycles(sides: Sides, tile: Shape, shared: DType) -> float:
+def stored_cycles(sides: Sides, tile: Shape) -> float:
     """That shared memory takes to get the tiles of a turn. See Note [What is turned]."""
-    both = zip((sides.rows, sides.columns), loads_of(sides, tile, shared), tile.by_rows(sides),
-               strict=True)  # fmt: skip
-    return sum(_stored(side, load, tile, shared.itemsize, along) for side, load, along in both)
+    loads, by_rows = loads_of(sides, tile), tile.by_rows(sides)
+    both = zip((sides.rows, sides.columns), loads, by_rows, strict=True)
+    return sum(_stored(side, load, tile, along) for side, load, along in both)
 
 
-def _stored(side: Side, load: Load, tile: Shape, itemsize: int, by_rows: bool) -> float:
+def _stored(side: Side, load: Load, tile: Shape, by_rows: bool) -> float:
+    itemsize = tile.operand.itemsize
     if side.along_steps == by_rows:
         return load.extent * tile.depth * itemsize / _SHARED_NBYTES_A_CYCLE
     along, across = (tile.depth, load.extent) if side.along_steps else (load.extent, tile.depth)
@@ -290,37 +307,34 @@ def _meeting(along: int, lanes: int, line: int, itemsize: int) -> int:
     return max(banks.values())
 
 
-def registers(sides: Sides, tile: Tile, dtype: DType) -> int:
+def registers(sides: Sides, tile: Tile) -> int:
     """Of a thread, about."""
     staged = sum(
         load.lanes * load.often + (_OF_PLACE * load.often if load.lanes == 1 else 0)
-        for load in loads_of(sides, tile, dtype)
+        for load in loads_of(sides, tile)
         if load.kept
     )
-    held = tile.height * tile.width + 2 * (tile.height + tile.width) + staged
-    return dtype.itemsize // 4 * held + _BESIDE
+    held = tile.sums + 2 * (tile.height + tile.width) + staged
+    return tile.operand.itemsize // 4 * held + _BESIDE
 
 
-def tile_seconds(sides: Sides, tile: Tile, device: Device, dtype: DType) -> float:
+def tile_seconds(sides: Sides, tile: Tile, device: Device) -> float:
     """See Note [What a tile costs]."""
-    warps, words = tile.threads // WARP, dtype.itemsize // 4
+    warps, dtype = tile.threads // WARP, tile.operand
     rate = 1.0 if dtype.is_float else 0.5  # of f32; half as many f64, or products of integers
-    multiply = tile.height * tile.width * tile.depth * words / rate
+    multiply = tile.sums * tile.depth * (dtype.itemsize // 4) / rate
     reads = -(-tile.height // tile.lanes) + -(-tile.width // tile.lanes)
     issue = warps * (multiply + reads * tile.depth + _AROUND) / _SCHEDULERS
-    shared = warps * reads * tile.depth * _READ_CYCLES * _per_access(tile, dtype)
-    shared += stored_cycles(sides, tile, dtype)
-    held = occupancy(
-        device, tile.threads, registers(sides, tile, dtype), shared_nbytes(tile, dtype.itemsize)
-    )
-    independent = tile.height * tile.width / _LATENCY
-    return turns_seconds(sides, tile, device, held, max(issue, shared), independent, dtype)
+    shared = warps * reads * tile.depth * _READ_CYCLES * _per_access(tile)
+    shared += stored_cycles(sides, tile)
+    held = occupancy(device, tile.threads, registers(sides, tile), shared_nbytes(tile))
+    independent = tile.sums / _LATENCY
+    return turns_seconds(sides, tile, device, held, max(issue, shared), independent)
 
 
 def turns_seconds(
-    sides: Sides, tile: Shape, device: Device, held: Occupancy, busy: float, independent: float,
-    shared: DType,
-) -> float:  # fmt: skip
+    sides: Sides, tile: Shape, device: Device, held: Occupancy, busy: float, independent: float
+) -> float:
     """Of all turns of all blocks. busy: cycles that a turn of one block keeps a multiprocessor;
     independent: multiply-adds of a warp whose results others do not wait for."""
     if not held.blocks:
@@ -328,7 +342,7 @@ def turns_seconds(
     batch = math.prod(var.extent for var in sides.batch)
     rows, columns = sides.rows.number.extent, sides.columns.number.extent
     blocks = batch * -(-rows // tile.rows) * -(-columns // tile.columns)
-    turns, loads = turns_of(sides, tile), loads_of(sides, tile, shared)
+    turns, loads = turns_of(sides, tile), loads_of(sides, tile)
     ahead = tile.copies if tile.copies and not any(load.kept for load in loads) else 1
     around = _AROUND + sum(load.often * (2 if load.kept else 1) for load in loads)
     busiest = -(-blocks // device.cores)
@@ -337,10 +351,10 @@ def turns_seconds(
     speed = min(warps * independent, 1.0) * warps / (warps + _ALONE)
     cycles = max(busiest * turns * busy / speed, rounds * turns * _MEMORY / ahead)
     cycles += rounds * (turns * around + 2 * _MEMORY)  # the first tile, and what is stored
-    moved = blocks * turns * tile.depth * (tile.rows + tile.columns) * shared.itemsize
+    moved = blocks * turns * tile.depth * (tile.rows + tile.columns) * tile.operand.itemsize
     clock = device.peak_flops / 256
     return max(cycles / clock, moved / (_SATURATES * device.cores * device.cache_bandwidth))
 
 
-def _per_access(tile: Tile, dtype: DType) -> float:
-    return tile.lanes * dtype.itemsize / _ACCESS_NBYTES
+def _per_access(tile: Tile) -> float:
+    return tile.lanes * tile.operand.itemsize / _ACCESS_NBYTES

@@ -22,6 +22,7 @@ from contextlib import AbstractContextManager, contextmanager
 from functools import reduce
 from operator import and_
 
+from stagejit.codegen.contraction.parts import steps_of
 from stagejit.codegen.cuda.contract.numbers import apart, each
 from stagejit.codegen.cuda.contract.plan import Plan
 from stagejit.codegen.cuda.contract.sides import Sides
@@ -35,11 +36,10 @@ from stagejit.codegen.ir.nodes import element_type
 from stagejit.codegen.math import functions as vmath
 from stagejit.codegen.nest.spans import Span
 from stagejit.codegen.nest.tree import Chunk, Do, Loop, Parallel, Within
-from stagejit.types import DType
 
 
 class TiledSums(ABC):
-    """The tree of one nest. sums: of a thread. shared: the type of operands in shared memory."""
+    """The tree of one nest."""
 
     loading, copying = Loading, Copying
 
@@ -47,23 +47,18 @@ class TiledSums(ABC):
         self,
         plan: Plan,
         sides: Sides,
-        shape: Shape,
+        tile: Shape,
         emitter: ThreadEmitter,
         memory: Sequence[Memory],
-        *,
-        sums: int,
-        shared: DType,
     ) -> None:
-        self.plan, self.sides, self.shape, self.emitter = plan, sides, shape, emitter
+        self.plan, self.sides, self.tile, self.emitter = plan, sides, tile, emitter
         self.elements, self.b, self.dtype = emitter.elements, emitter.b, plan.nest.dtype
         self.elem = element_type(self.dtype)
         self.stores = Stores(plan.region, self.elements, memory, plan.offsets)
         zeros = self._missing()
-        self.rows, self.columns = staging(
-            emitter, sides, shape, shared, zeros, self.loading, self.copying
-        )
-        self.ahead = max(shape.copies, 1)
-        self.sums = self.b.stack("sums", self.elem, sums)
+        self.rows, self.columns = staging(emitter, sides, tile, zeros, self.loading, self.copying)
+        self.ahead = max(tile.copies, 1)
+        self.sums = self.b.stack("sums", self.elem, tile.sums)
 
     @abstractmethod
     def _multiply(self, which: Register) -> None:
@@ -82,26 +77,23 @@ class TiledSums(ABC):
     # ---------------------------------------------------------------- loops
 
     def tree(self) -> Parallel:
-        sides, shape = self.sides, self.shape
+        sides, tile = self.sides, self.tile
         multiply = Do("multiply and add, with the next tile on its way", self._turn)
-        loop = Loop(sides.step, (Chunk(shape.depth, multiply, tail="padded"),))
+        loop = Loop(sides.step, (Chunk(tile.depth, multiply, tail="padded"),))
         body = (Do("clear", self._clear), Do("first tile", self._first), loop,
                 Within("sums", self._bound, Do("store", self._store)))  # fmt: skip
-        loops = (*((var, 1) for var in sides.batch), (sides.rows.number, shape.rows),
-                 (sides.columns.number, shape.columns))  # fmt: skip
+        loops = (*((var, 1) for var in sides.batch), (sides.rows.number, tile.rows),
+                 (sides.columns.number, tile.columns))  # fmt: skip
         return Parallel(loops, Within("steps", self._part, body))
 
     @contextmanager
     def _part(self) -> Iterator[None]:
         """As many steps as there are, where not all parts of a sum have as many."""
-        cut, b, steps = self.plan.nest.cut, self.b, self.sides.step
-        self.limit = Span.whole(b, steps)
-        if cut is not None:
-            at = self.elements.position.env.get(cut.part, b.const(0))
-            is_last = b.compare("eq", at, cut.part.extent - 1)
-            times = steps.extent // cut.step.extent
-            stop = b.select(is_last, b.const(cut.last * times), b.const(steps.extent))
-            self.limit = Span(b.const(0), None, stop, fewest=cut.last * times)
+        cut, steps = self.plan.nest.cut, self.sides.step
+        if cut is None:
+            self.limit = Span.whole(self.b, steps)
+        else:
+            self.limit = steps_of(cut, self.emitter, steps.extent // cut.step.extent)
         with self.emitter.covering({steps: self.limit}):
             yield
 
@@ -113,11 +105,11 @@ class TiledSums(ABC):
         """The first tiles: some of them if there are no more."""
         for number in range(self.ahead):
             which = self.b.const(number)
-            self._bring(self.b.const(number * self.shape.depth), which, lambda: None)
+            self._bring(self.b.const(number * self.tile.depth), which, lambda: None)
         self._wait()
 
     def _turn(self) -> None:
-        b, depth = self.b, self.shape.depth
+        b, depth = self.b, self.tile.depth
         at = self.elements.position.env[self.sides.step]
         number, places = at // depth, self.ahead + 1
         if self.sides.step.extent <= depth:
@@ -131,7 +123,7 @@ class TiledSums(ABC):
     def _bring(self, first: Register, which: Register, meanwhile: Callable[[], None]) -> None:
         """The tile whose steps begin at `first`, if there is one, to place `which`."""
         self._if_there(first, lambda: self._start(first, which))
-        if self.shape.copies:
+        if self.tile.copies:
             self.b.commit_copies()
         meanwhile()
         if any(isinstance(operand, Loading) for operand in (self.rows, self.columns)):
@@ -154,7 +146,7 @@ class TiledSums(ABC):
 
     def _wait(self) -> None:
         """Until the next tile is there, for all threads."""
-        if self.shape.copies:
+        if self.tile.copies:
             self.b.wait_for_copies(self.ahead - 1)
         self.b.barrier()
 
@@ -177,8 +169,8 @@ class TiledSums(ABC):
         """Neighbours along the columns, if they exist."""
         b, sides, exist, places = self.b, self.sides, list[Register](), {}
         for side, number, extent in (
-            (sides.rows, row, self.shape.rows),
-            (sides.columns, column, self.shape.columns),
+            (sides.rows, row, self.tile.rows),
+            (sides.columns, column, self.tile.columns),
         ):
             number = self.emitter.span(side.number).start + number
             if side.number.extent % extent:

@@ -28,16 +28,16 @@ from stagejit.codegen.ir.nodes import Value as Register
 class FragmentSums(TiledSums):
     """Each warp has a tile of the block's."""
 
+    tile: WarpTile
+
     def __init__(
         self, plan: Plan, sides: Sides, tile: WarpTile, emitter: ThreadEmitter,
         memory: Sequence[Memory],
     ) -> None:  # fmt: skip
-        super().__init__(
-            plan, sides, tile, emitter, memory, sums=tile.sums, shared=tile.operand,
-        )  # fmt: skip
+        super().__init__(plan, sides, tile, emitter, memory)
         # Its a is the left operand; which one has the rows depends on the nest.
         turned = sides.rows.read is plan.sources[1]
-        self.tile, self.matrix = tile, tile.matrix.turned if turned else tile.matrix
+        self.matrix = tile.matrix.turned if turned else tile.matrix
 
     # ---------------------------------------------------------------- one tile
 

@@ -130,14 +130,14 @@ def warp_tiles(plan: Plan) -> Iterator[WarpTile]:
 def warp_tile_fits(sides: Sides, tile: WarpTile, device: Device) -> bool:
     """Whether threads share the loads evenly, and there is enough of everything."""
     return (
-        shares_loads(sides, tile, tile.operand)
-        and shared_nbytes(tile, tile.operand.itemsize) <= device.block_shared_nbytes
+        shares_loads(sides, tile)
+        and shared_nbytes(tile) <= device.block_shared_nbytes
         and _registers(sides, tile) <= _MOST_REGISTERS
     )
 
 
 def _registers(sides: Sides, tile: WarpTile) -> int:
-    staged = sum(_staged(load, tile.operand) for load in loads_of(sides, tile, tile.operand))
+    staged = sum(_staged(load, tile.operand) for load in loads_of(sides, tile))
     fragments = _words(tile.matrix, "a") * tile.down_fragments + _words(tile.matrix, "b")
     sums = _words(tile.matrix, "c") * tile.down_fragments * tile.across_fragments
     return sums + fragments + 2 + staged + _BESIDE
@@ -164,11 +164,10 @@ def warp_tile_seconds(sides: Sides, tile: WarpTile, device: Device) -> float:
         for extent, is_whole in zip((tile.height, tile.width), _whole(sides, tile), strict=True)
     )
     read *= tile.down * tile.across * tile.operand.itemsize / _SHARED_NBYTES_A_CYCLE
-    shared = shared_nbytes(tile, tile.operand.itemsize)
-    held = occupancy(device, tile.threads, _registers(sides, tile), shared)
+    held = occupancy(device, tile.threads, _registers(sides, tile), shared_nbytes(tile))
     # Each scheduler has tensor cores of its own, which one warp keeps busy.
-    busy = max(multiply, read + stored_cycles(sides, tile, tile.operand))
-    return turns_seconds(sides, tile, device, held, busy, 1.0, tile.operand)
+    busy = max(multiply, read + stored_cycles(sides, tile))
+    return turns_seconds(sides, tile, device, held, busy, 1.0)
 
 
 def _whole(sides: Sides, tile: WarpTile) -> list[bool]:

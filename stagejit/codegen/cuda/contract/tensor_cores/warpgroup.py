@@ -21,16 +21,10 @@ this turn's barrier. So there are two places more than tiles on their way.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from stagejit.codegen.cuda.contract.numbers import each
-from stagejit.codegen.cuda.contract.plan import Plan
-from stagejit.codegen.cuda.contract.sides import Sides
 from stagejit.codegen.cuda.contract.staging import Copying, Loading, Staging
 from stagejit.codegen.cuda.contract.tensor_cores.warpgroup_tile import GroupTile
 from stagejit.codegen.cuda.contract.tiled import TiledSums
-from stagejit.codegen.cuda.threads import ThreadEmitter
-from stagejit.codegen.elements.elements import Memory
 from stagejit.codegen.ir.grid.matrix_tiles import WARP
 from stagejit.codegen.ir.grid.warpgroups import ALIGNMENT, WARPGROUP, SwizzledMatrix
 from stagejit.codegen.ir.nodes import Buffer
@@ -78,15 +72,7 @@ class WarpgroupSums(TiledSums):
     loading, copying = SwizzledLoading, SwizzledCopying
     rows: Swizzled
     columns: Swizzled
-
-    def __init__(
-        self, plan: Plan, sides: Sides, tile: GroupTile, emitter: ThreadEmitter,
-        memory: Sequence[Memory],
-    ) -> None:  # fmt: skip
-        super().__init__(
-            plan, sides, tile, emitter, memory, sums=tile.sums, shared=tile.operand,
-        )  # fmt: skip
-        self.tile = tile
+    tile: GroupTile
 
     def _corner(self) -> tuple[Register, Register]:
         """The first row and column of this thread's warpgroup in the tile."""

@@ -100,7 +100,7 @@ def group_tiles(plan: Plan, device: Device) -> Iterator[GroupTile]:
 def group_tile_fits(sides: Sides, tile: GroupTile, device: Device) -> bool:
     """Whether threads share the loads evenly, and there is enough of everything; where copies
     bring tiles, whether they can, and there are more tiles than are on their way."""
-    loads = loads_of(sides, tile, tile.operand)
+    loads = loads_of(sides, tile)
     shared = all(
         load.lanes * load.often * tile.threads == tile.depth * load.extent for load in loads
     )
@@ -118,7 +118,7 @@ def _registers(sides: Sides, tile: GroupTile) -> int:
     staged = sum(
         (-(-load.lanes * load.often * tile.operand.itemsize // 4) if load.kept else 0)
         + _OF_PLACE * load.often * (2 if load.lanes == 1 else 1)
-        for load in loads_of(sides, tile, tile.operand)
+        for load in loads_of(sides, tile)
     )
     return tile.sums + staged + _BESIDE
 
@@ -133,4 +133,4 @@ def group_tile_seconds(sides: Sides, tile: GroupTile, device: Device) -> float:
     stored = (tile.rows + tile.columns) * tile.depth * itemsize
     busy = max(multiply, (read + stored) / _SHARED_NBYTES_A_CYCLE)
     held = occupancy(device, tile.threads, _registers(sides, tile), tile.shared_nbytes)
-    return slower * turns_seconds(sides, tile, device, held, busy, 1.0, tile.operand)
+    return slower * turns_seconds(sides, tile, device, held, busy, 1.0)
