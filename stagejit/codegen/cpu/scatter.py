@@ -154,6 +154,7 @@ def _abreast(loops: UpdateLoops, way: Way, target: Target) -> Ranked[int] | None
 def _sharing(loops: UpdateLoops, target: Target) -> Sharing:
     """What the model of `sharing.py` is told."""
     op, lanes = loops.op, loops.lanes if loops.vector else 1
+    index_code = index_operations(loops.region.ops, op.operands[1:2])
     batches = math.prod(var.extent for var in loops.free)
     elements = math.prod(dims_of(op).sizes)
     return Sharing(
@@ -161,7 +162,8 @@ def _sharing(loops: UpdateLoops, target: Target) -> Sharing:
         vectors=math.prod(var.extent for var in loops.ordered),
         batches=batches,
         pieces=-(-elements // lanes),
-        code=element_code(loops.region),
+        code=max(element_code(loops.region) - index_code, 0.0),
+        index_code=index_code,
         window_nbytes=elements * op.result.type.dtype.itemsize,
         nbytes=op.result.type.nbytes // batches,
         sorted=op.attrs["sorted"],

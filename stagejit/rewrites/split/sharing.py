@@ -48,14 +48,16 @@ class Way:
 @dataclass(frozen=True, kw_only=True)
 class Sharing:
     """vectors: of indices, of each of the batches. pieces: of a window, vectors or elements of it
-    that are combined at once; code: operations to make one. window_nbytes, nbytes: of a window, and
-    of the destination of a batch. sorted: index vectors are."""
+    that are combined at once; code: operations to make one; index_code: to make an index vector,
+    which each owner of a range does for all of them. window_nbytes, nbytes: of a window, and of the
+    destination of a batch. sorted: index vectors are."""
 
     machine: Machine
     vectors: int
     batches: int
     pieces: int
     code: float
+    index_code: float = 0.0
     window_nbytes: int
     nbytes: int
     sorted: bool
@@ -113,8 +115,10 @@ class Sharing:
         others = _MORE_LINES if way.blocks * way.ranges > 1 else 0
         bandwidth = machine.cache_bandwidth if near else machine.core_bandwidth
         stream = nbytes * (1 + others / lines) / bandwidth
-        own = _INDEX * _CYCLE + max(combine * _CYCLE, stream)
-        return own if way.ranges == 1 else _LISTED * _CYCLE + own / way.ranges
+        own = (_INDEX + self.index_code) * _CYCLE + max(combine * _CYCLE, stream)
+        if way.ranges == 1:
+            return own
+        return (_LISTED + self.index_code) * _CYCLE + own / way.ranges
 
     def _wait(self, way: Way) -> float:
         """Cycles until a line of the destination is there."""

@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import pytest
+from jax import lax
 
 import stagejit
 from stagejit import extending
@@ -187,7 +188,11 @@ def owners(window: int, rows: int, segments: int, target: Target, **options: boo
         return jnp.zeros((segments, window)).at[ids].add(x, **options)
 
     ids = jax.ShapeDtypeStruct((rows,), jnp.int32)
-    region = region_of(graph_of(f, jax.ShapeDtypeStruct((rows, window), jnp.float32), ids))
+    return owners_of(f, target, jax.ShapeDtypeStruct((rows, window), jnp.float32), ids)
+
+
+def owners_of(f: Callable[..., Any], target: Target, *args: Any) -> str:
+    region = region_of(graph_of(f, *args))
     (choice,) = (c for c in kernel_of(region, target).choices if c.name == "owners")
     return choice.reason.split(":")[0]
 
@@ -202,3 +207,28 @@ def test_updates_are_shared_by_what_costs_least() -> None:
     assert owners(16, 100_000, 100_000, two, indices_are_sorted=True) == "one core for each batch"
     assert owners(64, 100_000, 1_000_000, two) == "2 parts of windows"
     assert owners(16, 100_000, 100_000, server("znver4", 64)).endswith(" ranges")
+
+
+DEAR = {
+    "two remainders": lambda ids: ids % 4099 % 1000,
+    "hash": lambda ids: lax.population_count(ids * 31) * 7 // 3 % 1000,
+    "of a float": lambda ids: (jnp.exp(ids.astype(jnp.float32)) % 1000.0).astype(jnp.int32),
+}
+
+
+@pytest.mark.parametrize("name", DEAR)
+@pytest.mark.parametrize("cores", [2, 64])
+def test_each_owner_finds_all_places(name: str, cores: int) -> None:
+    """To own a range saves nothing of what finds the places; of what makes updates it does."""
+
+    def f(x: Any, ids: Any) -> Any:
+        return jnp.zeros(1000).at[DEAR[name](ids)].add(x)
+
+    def g(x: Any, ids: Any) -> Any:
+        return jnp.zeros(1000).at[ids].add(DEAR[name](x).astype(jnp.float32))
+
+    target, ids = server("znver4", cores), jax.ShapeDtypeStruct((20_000,), jnp.int32)
+    assert owners_of(f, target, jax.ShapeDtypeStruct((20_000,), jnp.float32), ids) == (
+        "one core for each batch"
+    )
+    assert owners_of(g, target, ids, ids).endswith(" ranges")
