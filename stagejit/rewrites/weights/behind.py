@@ -8,10 +8,10 @@ are replaced by equal ones, as a rewrite does. What ops with bodies give counts 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import IntEnum
 
-from stagejit.base.symbolic import Undecided
+from stagejit.base.symbolic import Undecided, at_most
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.memo import OverOperands
 from stagejit.graph.ops import build
@@ -81,24 +81,53 @@ def weights_behind(graph: Graph, value: Value) -> tuple[Value, ...]:
     return tuple(sorted(inputs, key=lambda x: x.op.attrs["index"]))
 
 
-def may_be_computed(op: Op) -> bool:
+SourceOf = Callable[[Value], Value]
+
+
+def itself(value: Value) -> Value:
+    return value
+
+
+class ReadFrom(OverOperands[Mapping[Value, int]]):
+    """What a call has to read for a value, and how many bytes of each: the value itself, or what it
+    is computed from, where that is no more. Of a part, as much as it is a part of its operand.
+    source: what stands for an operand."""
+
+    def __init__(self, source: SourceOf = itself) -> None:
+        super().__init__()
+        self.source = source
+
+    def nbytes(self, values: Iterable[Value]) -> int:
+        """For all of these; what several need is read once."""
+        return sum(self._together(values).values())
+
+    def behind(self, value: Value) -> Sequence[Value]:
+        return [self.source(x) for x in value.op.operands] if _may_be_computed(value.op) else ()
+
+    def found(self, value: Value) -> Mapping[Value, int]:
+        known, own = value.op.definition, value.type.nbytes
+        if known.counts:
+            return {}
+        if not _may_be_computed(value.op):
+            return {value: own}
+        read = self._together(self.behind(value))
+        nbytes = sum(read.values())
+        if known.is_extract and value.type.has_numbers:
+            whole = value.op.operands[0].type.nbytes
+            return {value: min(own, nbytes * own // max(whole, 1))}
+        return read if at_most(nbytes, own) else {value: own}
+
+    def _together(self, values: Iterable[Value]) -> Mapping[Value, int]:
+        found = dict[Value, int]()
+        for value in values:
+            found.update(self[value])
+        return found
+
+
+def _may_be_computed(op: Op) -> bool:
     """Where its result is read, of its operands."""
     known = op.definition
     return not known.counts and (known.is_splat or known.is_view or known.is_pointwise)
-
-
-def read_nbytes(value: Value) -> int:
-    """Bytes of all that a value is made of where it is read, or its own, if those are fewer."""
-    total, seen, pending = 0, {value}, [value]
-    while pending:
-        op = pending.pop().op
-        if may_be_computed(op) and not op.definition.is_extract:
-            new = {x for x in op.operands if x not in seen}
-            seen |= new
-            pending += new
-        elif not op.definition.counts:
-            total += sum(x.type.nbytes for x in op.results)
-    return min(total, value.type.nbytes)
 
 
 _MOST_RESTS = 16

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.ops.control import bodies_of, unchanging
 from stagejit.rewrites.cloning import own_attributes
-from stagejit.rewrites.weights.behind import is_pure
+from stagejit.rewrites.weights.behind import SourceOf, is_pure, itself
 
 
 @dataclass
@@ -142,13 +142,6 @@ def _runs_bodies(op: Op) -> bool:
 
 def _has_condition(op: Op) -> bool:
     return op.definition.is_loop and op.attrs["condition"] is not None
-
-
-SourceOf = Callable[[Value], Value]
-
-
-def itself(value: Value) -> Value:
-    return value
 
 
 def settle(

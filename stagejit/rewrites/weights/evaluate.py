@@ -21,19 +21,16 @@ from stagejit.base.decisions import Decision
 from stagejit.base.machine import Machine
 from stagejit.base.symbolic import at_most
 from stagejit.graph.ir import Graph, Op, Value
-from stagejit.graph.memo import OverOperands
 from stagejit.options import Options
 from stagejit.rewrites.driving.driver import describe
 from stagejit.rewrites.weights.behind import (
+    ReadFrom,
     is_part_for_products,
-    may_be_computed,
     rests_of_parts,
 )
 from stagejit.rewrites.weights.determined import (
     Determined,
-    SourceOf,
     cloned_out,
-    itself,
     roots_of,
     settle,
 )
@@ -102,7 +99,7 @@ class _Choice:
         self.views: dict[Value, Views] = {}
         self.made: dict[Value, Made] = {}
         self.decisions: list[Decision] = []
-        self.read = ReadNbytes(self.determined.source)
+        self.read = ReadFrom(self.determined.source)
 
     def look(self, rests: Sequence[Value]) -> None:
         """rests: what is read by nobody, and kept with parts, see `behind.py`."""
@@ -339,35 +336,12 @@ class _Kept:
         return None
 
 
-class ReadNbytes(OverOperands[int]):
-    """What a call has to read for a value: itself, or what it is computed from. source: what stands
-    for an operand."""
-
-    def __init__(self, source: SourceOf = itself) -> None:
-        super().__init__()
-        self.source = source
-
-    def operands(self, op: Op) -> list[Value]:
-        return list(dict.fromkeys(map(self.source, op.operands)))
-
-    def behind(self, value: Value) -> Sequence[Value]:
-        return self.operands(value.op) if may_be_computed(value.op) else ()
-
-    def found(self, value: Value) -> int:
-        if value.op.definition.counts:
-            return 0
-        own = value.type.nbytes
-        if not may_be_computed(value.op):
-            return own
-        return min(own, sum(self[x] for x in self.behind(value)))
-
-
-def grows(value: Value, of: Iterable[Value], read: ReadNbytes) -> str:
+def grows(value: Value, of: Iterable[Value], read: ReadFrom) -> str:
     """Why reading a value is more than reading what it is made of, `of` in the end; empty where it
     is not."""
     own = sum(weight.type.nbytes for weight in of)
     if value.op.definition.is_pointwise:  # as cheap where it is read, and may be made of less
-        own = sum(read[x] for x in read.operands(value.op))
+        own = read.nbytes(read.behind(value))
     if at_most(value.type.nbytes, max(own, FREE_NBYTES)):
         return ""
     return f"{value.type.nbytes} bytes would be read instead of {own}"

@@ -21,7 +21,7 @@ from stagejit.rewrites.cloning import cloned
 from stagejit.rewrites.driving.driver import Log
 from stagejit.rewrites.split.partial import mapped
 from stagejit.rewrites.split.pieces import taken_along
-from stagejit.rewrites.weights.behind import is_known, read_nbytes, weights_behind
+from stagejit.rewrites.weights.behind import ReadFrom, is_known, weights_behind
 from stagejit.rewrites.weights.made import applied, views_of
 from stagejit.rewrites.weights.measures import Lost, lost_of
 from stagejit.rewrites.weights.readers import OTHERS, picks
@@ -178,7 +178,7 @@ def _why_not(graph: Graph, op: Op, at: int, form: str, first_id: int) -> str:
 def _read_in_few_bytes(value: Value, bits: int) -> str:
     """Whether elements of so many bits would be more bytes than are read anyway: of what somebody
     has made smaller himself, numbers would be lost for nothing, in each call."""
-    read, nbytes = read_nbytes(value), value.type.size * bits // 8
+    read, nbytes = ReadFrom().nbytes([value]), value.type.size * bits // 8
     if nbytes <= read:
         return ""
     return f"it is made of {read} bytes where it is read, and would be {nbytes}"

@@ -15,9 +15,9 @@ from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.ops.control import LoopOperands, unchanging
 from stagejit.rewrites.cloning import copied, values_behind
 from stagejit.rewrites.driving.driver import Log
-from stagejit.rewrites.weights.behind import is_determined
+from stagejit.rewrites.weights.behind import ReadFrom, is_determined
 from stagejit.rewrites.weights.determined import add_determined, settle
-from stagejit.rewrites.weights.evaluate import NAME, ReadNbytes, grows
+from stagejit.rewrites.weights.evaluate import NAME, grows
 from stagejit.rewrites.weights.inside import slices_of
 from stagejit.rewrites.weights.made import applied, base_of, undone, views_of
 from stagejit.types import TensorType
@@ -59,7 +59,7 @@ class _Loop:
         }
         self.leaves = self._determined() if self.slices else {}
         self.chosen: dict[Value, list[Value]] = {}
-        self.read = ReadNbytes()
+        self.read = ReadFrom()
 
     def _determined(self) -> dict[Value, frozenset[Value]]:
         found = {inner: frozenset({inner}) for inner in (*self.slices, *self.constants)}

@@ -12,9 +12,9 @@ import pytest
 import stagejit
 from stagejit.graph.ir import Graph, Value
 from stagejit.graph.ops import build
-from stagejit.rewrites.split.partial import mapped
-from stagejit.rewrites.weights.behind import is_determined, is_known, weights_behind
-from stagejit.types import TensorType, f32
+from stagejit.rewrites.split.partial import converted, mapped
+from stagejit.rewrites.weights.behind import ReadFrom, is_determined, is_known, weights_behind
+from stagejit.types import TensorType, f32, i8
 
 OPS = 2000  # more than Python's stack has room for
 FORMS = (None, "bf16", "int8")
@@ -110,3 +110,40 @@ def test_programs_that_compute_much_of_weights(seed: int, ops: int, form: Any) -
     room = {None: 1e-4, "bf16": 1e-2, "int8": 3e-2}[form]
     np.testing.assert_allclose(np.asarray(f(x)), wanted, atol=room * max(np.abs(wanted).max(), 1))
     assert 0 < f.memory_analysis()["made_nbytes"] <= w.nbytes
+
+
+def narrow(*shape: int) -> tuple[Graph, Value, Value]:
+    """A weight of 8 bits, and what is converted of it."""
+    graph = Graph("f")
+    weight = graph.add_input("w", TensorType(i8, shape), bound=True)
+    return graph, weight, converted(graph, weight, f32)
+
+
+def test_what_is_needed_twice_is_read_once() -> None:
+    graph, weight, wide = narrow(64, 16)
+    value = mapped(graph, "mul", wide, mapped(graph, "sin", wide))
+    assert ReadFrom()[value] == {weight: 1024}
+    assert ReadFrom().nbytes([value, wide, weight]) == 1024
+
+
+def test_what_has_fewer_bytes_than_it_is_made_of_is_read_itself() -> None:
+    graph = Graph("f")
+    weight = graph.add_input("w", TensorType(f32, (64, 16)), bound=True)
+    small = converted(graph, weight, i8)
+    assert ReadFrom()[converted(graph, small, f32)] == {small: 1024}
+
+
+def test_of_a_part_is_read_as_much_as_it_is_a_part() -> None:
+    graph, _, wide = narrow(64, 16)
+    parts = [
+        build(graph, "extract_slice", [wide], offsets=(at, 0), sizes=(32, 16), strides=(1, 1))
+        for at in (0, 32)
+    ]
+    assert ReadFrom()[mapped(graph, "sin", parts[0])] == {parts[0]: 512}
+    assert ReadFrom().nbytes(parts) == 1024
+    assert ReadFrom().nbytes([parts[0], mapped(graph, "sin", parts[0])]) == 512
+
+
+def test_dont_count_what_is_no_memory() -> None:
+    graph = graph_of()
+    assert ReadFrom().nbytes([build(graph, "iota", (), shape=(4,), dtype=f32, axis=0)]) == 0

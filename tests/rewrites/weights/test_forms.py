@@ -169,6 +169,21 @@ SMALLER: dict[str, tuple[Any, Any, int]] = {  # the matrix, what it is made of, 
     ),
     "bf16": (lambda p: p.astype(jnp.float32), jnp.asarray(array(64, 48), jnp.bfloat16), 16),
     "a mask": (lambda p: jnp.where(p, 0.1, -0.3), jnp.asarray(array(64, 48) > 0), 8),
+    "squares": (
+        lambda p: p.astype(jnp.float32) * jnp.sin(p.astype(jnp.float32)),
+        jnp.asarray(array(64, 48), jnp.bfloat16), 16,
+    ),
+    "a part": (
+        lambda p: (p[0].astype(jnp.float32) * p[1])[:, 48:96],
+        (jnp.asarray(array(64, 144) * 40, jnp.int8), jnp.asarray(array(144, seed=2) / 40)), 8,
+    ),
+    "a layer": (
+        lambda p: (p.astype(jnp.float32) / 40)[2], jnp.asarray(array(6, 64, 48) * 40, jnp.int8), 8,
+    ),
+    "rounded here": (
+        lambda p: jnp.round(p * 40).astype(jnp.int8).astype(jnp.float32) / 40,
+        jnp.asarray(array(64, 48)), 8,
+    ),
     "f32": (lambda p: p * 2, jnp.asarray(array(64, 48)), 32),
 }  # fmt: skip
 
