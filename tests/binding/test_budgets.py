@@ -24,7 +24,7 @@ def test_what_grows_is_not_made() -> None:
     assert bound.memory_analysis()["made_nbytes"] == 0
     bound = stagejit.bind(lambda p, x: x @ (p[:, None] * p[None, :]), w)
     declined = [d.reason for d in bound.plan(x.T).decisions if d.rewrite == "evaluate-weights"]
-    assert declined == ["16384 bytes would be read instead of 512"]
+    assert declined == ["16384 bytes would be read instead of 256"]
 
 
 @pytest.mark.parametrize(
