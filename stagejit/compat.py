@@ -56,8 +56,11 @@ def trace_context() -> Any:
 def trace_settings() -> tuple[tuple[str, str], ...]:
     """The same in words, by the names that JAX has for it; equal iff that is, as far as texts and
     hashes tell."""
-    found = trace_context()
-    names = _trace_names()
+    return _in_words(trace_context(), _trace_names())
+
+
+@functools.lru_cache(maxsize=1)  # JAX keeps it, too: it is a key of all that it has traced
+def _in_words(found: Any, names: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
     if len(names) != len(found):  # then nobody knows which is which
         names = tuple(f"trace context {number}" for number in range(len(found)))
     texts: dict[str, list[str]] = {}

@@ -18,8 +18,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from dataclasses import replace
 
+from stagejit.base.records import replace
 from stagejit.base.symbolic import Undecided
 from stagejit.base.threads.collector import collector_paused
 from stagejit.codegen.cuda.device import Device

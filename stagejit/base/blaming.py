@@ -11,10 +11,10 @@ fault of a user's is taken for ours, and covered by a fallback to XLA.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from dataclasses import replace
+from typing import NoReturn
 
 from stagejit.base.extension import Extension, in_short
 from stagejit.errors import USERS_FAULTS, UnsupportedOpError
@@ -24,35 +24,33 @@ _NOT_OURS = (MemoryError, UnsupportedOpError, *USERS_FAULTS)
 _is_trying = ContextVar("is_trying", default=False)
 
 
-@contextmanager
-def blaming(step: str, options: Options, again: Callable[[str, Options], None]) -> Iterator[None]:
-    """Inside, a step runs. Raises ExtensionError for what fails with extensions alone. again: does
-    the same up to the step with other options."""
-    try:
-        yield
-    except Exception as error:
-        error.add_note(f"in step {step!r} of stagejit")
-        if not options.extensions or isinstance(error, _NOT_OURS) or _is_trying.get():
-            raise
+def blame(
+    error: Exception, step: str, options: Options, again: Callable[[str, Options], None]
+) -> NoReturn:
+    """Raises what a step raised, or ExtensionError for what fails with extensions alone. again:
+    does the same up to the step with other options."""
+    error.add_note(f"in step {step!r} of stagejit")
+    if not options.extensions or isinstance(error, _NOT_OURS) or _is_trying.get():
+        raise error
 
-        def succeeds(extensions: Sequence[Extension]) -> bool:
-            try:
-                again(step, replace(options, extensions=tuple(extensions)))
-            except _NOT_OURS:
-                return True  # without an extension there may be nothing to compile
-            except Exception:
-                return False
-            return True
+    def succeeds(extensions: Sequence[Extension]) -> bool:
+        try:
+            again(step, replace(options, extensions=tuple(extensions)))
+        except _NOT_OURS:
+            return True  # without an extension there may be nothing to compile
+        except Exception:
+            return False
+        return True
 
-        guilty = _guilty(options.extensions, succeeds)
-        if not guilty:
-            raise
-        others = "".join(f" and {each.name!r}" for each in guilty[1:])
-        what = f"{others.removeprefix(' ')} " if others else ""
-        raise guilty[0].fault(
-            f"{what}made something that step {step!r} cannot use, which succeeds without: "
-            f"{in_short(error)}"
-        ) from error
+    guilty = _guilty(options.extensions, succeeds)
+    if not guilty:
+        raise error
+    others = "".join(f" and {each.name!r}" for each in guilty[1:])
+    what = f"{others.removeprefix(' ')} " if others else ""
+    raise guilty[0].fault(
+        f"{what}made something that step {step!r} cannot use, which succeeds without: "
+        f"{in_short(error)}"
+    ) from error
 
 
 def _guilty(

@@ -6,15 +6,13 @@ and the same in texts, pages, pictures and reasons; sizes are in units of 1,024 
 
 from __future__ import annotations
 
-import re
-
 
 def counted(count: int, what: str) -> str:
     """1 copy, 2 copies, 3 dispatches."""
     if count == 1:
         return f"1 {what}"
-    plural = re.sub(r"y$", "ie", what) + ("es" if what.endswith("ch") else "s")
-    return f"{number_text(count)} {plural}"
+    plural = f"{what[:-1]}ie" if what.endswith("y") else what
+    return f"{number_text(count)} {plural}{'es' if what.endswith('ch') else 's'}"
 
 
 def a_type(value: object) -> str:

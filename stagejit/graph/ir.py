@@ -11,7 +11,6 @@ and there is exactly one `return`. Only `Graph` methods change any of it.
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter, itemgetter
@@ -24,6 +23,7 @@ from stagejit.base.loc import UNKNOWN, Loc
 from stagejit.base.numbers import counted
 from stagejit.base.showing import Shown
 from stagejit.graph.definition import OpDef, definition_of
+from stagejit.graph.order import in_order
 from stagejit.types import TensorType
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
@@ -169,20 +169,7 @@ class Graph(Shown):
     def _ordered(self) -> list[Op]:
         if self._linked is None:  # ops came after their operands
             return [op for op in self._made if op.definition.is_step]
-        order = []
-        waiting = {op: len(before) for op, before in self._linked._pred.items()}
-        ready = [(op.place, op.id, op) for op, missing in waiting.items() if not missing]
-        heapq.heapify(ready)
-        while ready:
-            _, _, op = heapq.heappop(ready)
-            order.append(op)
-            for user in self._users[op]:
-                waiting[user] -= 1
-                if not waiting[user]:
-                    heapq.heappush(ready, (user.place, user.id, user))
-        if len(order) < len(waiting):
-            raise nx.NetworkXUnfeasible("the graph has a cycle")
-        return [op for op in order if op.definition.is_step]
+        return in_order(self._linked, self.inputs)
 
     @property
     def next_id(self) -> int:
@@ -242,7 +229,7 @@ class Graph(Shown):
 
     def __contains__(self, op: object) -> bool:
         """Whether an op is of this graph, and has not been erased."""
-        return op in self._users
+        return op in (self._users if self._linked is None else self._linked._succ)
 
     def __repr__(self) -> str:
         inputs, ops = counted(len(self.inputs), "input"), counted(len(self), "op")

@@ -12,10 +12,11 @@ are told apart by the memory that they take: barriers are worked out for the one
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from stagejit.base.decisions import Decision, path_inside
 from stagejit.base.machine import SMALL_SERVER, Machine
+from stagejit.base.records import replace
 from stagejit.dispatch.bodies import counted_inside
 from stagejit.dispatch.outputs import donations
 from stagejit.dispatch.regions import Region, with_inner

@@ -10,8 +10,9 @@ exactly one position of `axes`; a window position outside its operand reads as t
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
+from stagejit.base.records import replace
 from stagejit.base.threads.locks import remembered
 from stagejit.graph.ir import Op, Value
 from stagejit.graph.ops.moving.splits import is_uneven, last_part, whole_index

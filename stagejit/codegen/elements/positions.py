@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
+from stagejit.base.records import replace
 from stagejit.codegen.elements.register_tiles import Tile
 from stagejit.codegen.ir.builder import Builder
 from stagejit.codegen.ir.nodes import I32, I64

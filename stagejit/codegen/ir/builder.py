@@ -77,8 +77,12 @@ class Builder(Hoisting):
 
     def const(self, number: Number, type: Type = I64) -> Value:
         """A constant of `type`; a vector type gives a splat. Floats round to the type."""
-        number = float(number) if type.is_float else int(number)
-        key = number.hex() if isinstance(number, float) else number  # zeros have signs
+        key: str | int
+        if type.is_float:
+            number = float(number)
+            key = number.hex()  # zeros have signs
+        else:
+            number = key = int(number)
         known = self._constants.get((type, key))
         if known is None:
             known = self._constants[type, key] = self._pure("const", (), type, value=str(key))
@@ -93,18 +97,21 @@ class Builder(Hoisting):
             return self.splat(operand, like.lanes)
         return operand
 
+    def _pair(self, a: Operand, b: Operand) -> Sequence[Value]:
+        if isinstance(a, Value):
+            if not isinstance(b, Value):
+                return a, self.const(b, a.type)
+            if a.type.lanes == b.type.lanes:
+                return a, b
+        return self._unify((a, b))
+
     def _unify(self, operands: Sequence[Operand]) -> list[Value]:
-        if len(operands) == 2:
-            a, b = operands
-            if isinstance(a, Value) and not (isinstance(b, Value) and b.type.lanes != a.type.lanes):
-                return [a, self.as_value(b, a.type)]
         types = [o.type for o in operands if isinstance(o, Value)]
         widest = max(types, key=lambda t: t.lanes)
         return [self.as_value(o, widest) for o in operands]
 
     def _folded(self, opcode: str, x: Value, y: Value) -> Value | None:
-        if x.type.is_float:
-            return None
+        """Of integers."""
         if x.type.elem != "i64":
             number = of_positive(opcode, x.const, y.const, x.type.bits)
             return None if number is None else self.const(number, x.type)
@@ -123,11 +130,14 @@ class Builder(Hoisting):
         umulh (upper half of the unsigned product); copysign; fmin fmax (x86 semantics: `a < b ? a :
         b`); fminimum fmaximum (NaN propagates, -0 < +0). Index arithmetic on constants and neutral
         elements folds."""
-        x, y = self._unify((a, b))
-        opcode = (_FLOAT_NAMES if x.type.is_float else _INT_NAMES).get(opcode, opcode)
-        folded = self._folded(opcode, x, y)
-        if folded is not None:
-            return folded
+        x, y = self._pair(a, b)
+        if x.type.is_float:
+            opcode = _FLOAT_NAMES.get(opcode, opcode)
+        else:
+            opcode = _INT_NAMES.get(opcode, opcode)
+            folded = self._folded(opcode, x, y)
+            if folded is not None:
+                return folded
         if y.const is None and x.const is not None and opcode in ("add", "mul"):
             x, y = y, x
         return self._pure(opcode, (x, y), x.type)
@@ -146,7 +156,7 @@ class Builder(Hoisting):
     def compare(self, predicate: str, a: Operand, b: Operand, *, signed: bool = True) -> Value:
         """eq ne lt le gt ge -> i1 lanes. For floats: ordered, except `ne`, which is true for NaN.
         `uno` (either is NaN) is for floats only."""
-        x, y = self._unify((a, b))
+        x, y = self._pair(a, b)
         if x.type.is_float:
             name = {"ne": "une", "uno": "uno"}.get(predicate, "o" + predicate)
             return self._pure("fcmp", (x, y), x.type.with_elem("i1"), predicate=name)

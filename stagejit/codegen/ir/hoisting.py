@@ -11,14 +11,27 @@ an op that reads or writes mutable memory stays where it was written.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 from stagejit.codegen.ir.nodes import I64, Block, Buffer, Callee, Function, Op, Type, Value
 from stagejit.codegen.ir.nodes import numbering_key as _key
 
 _MAY_FAULT = {"sdiv", "udiv", "srem", "urem", "load", "gather"}
+
+
+class _Inside:
+    """While it is open, a kernel is written to a block, which it gives."""
+
+    def __init__(self, code: Hoisting, block: Block) -> None:
+        self.code, self.block, self.around = code, block, code.block
+
+    def __enter__(self) -> Block:
+        self.code.block = self.block
+        return self.block
+
+    def __exit__(self, *exc: object) -> None:
+        self.code.block = self.around
 
 
 class Hoisting:
@@ -43,14 +56,9 @@ class Hoisting:
 
     # ---------------------------------------------------------------- blocks
 
-    @contextmanager
-    def inside(self, block: Block) -> Iterator[None]:
+    def inside(self, block: Block) -> _Inside:
         """Write to `block`; if it is around the current one, before the loop that is open in it."""
-        current, self.block = self.block, block
-        try:
-            yield
-        finally:
-            self.block = current
+        return _Inside(self, block)
 
     def sees(self, block: Block) -> bool:
         """Whether a value of `block` may be used where this writes."""
@@ -59,10 +67,8 @@ class Hoisting:
             here = here.parent
         return here is block
 
-    @contextmanager
-    def _nested(self, always_runs: bool, *, is_loop: bool = False) -> Iterator[Block]:
-        with self.inside(Block(self.block, self.block.depth + 1, always_runs, is_loop)):
-            yield self.block
+    def _nested(self, always_runs: bool, *, is_loop: bool = False) -> _Inside:
+        return _Inside(self, Block(self.block, self.block.depth + 1, always_runs, is_loop))
 
     # ---------------------------------------------------------------- ops
 
@@ -110,7 +116,8 @@ class Hoisting:
         key = _key(opcode, operands, type, attrs)
         depth = 0
         for operand in operands:
-            depth = max(depth, operand.block.depth)
+            if operand.block.depth > depth:
+                depth = operand.block.depth
         home = self.body if not operands else self._home(depth, opcode in _MAY_FAULT)
         block: Block | None = home
         while block is not None and block.depth >= depth:
@@ -118,7 +125,8 @@ class Hoisting:
             if known is not None:
                 return known
             block = block.parent
-        value = self._value(type, home)
+        self._count += 1
+        value = Value(type, self._count, home, self)
         value.op = Op(opcode, operands, (value,), attrs)
         home.ops.append(value.op)
         home.numbering[key] = value

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any, Literal, NamedTuple, NoReturn
 
 from stagejit.types import DType
@@ -229,11 +230,14 @@ class Block:
     numbering: dict[Any, Value] = field(default_factory=dict, repr=False)
 
 
+_id_of = attrgetter("id")
+
+
 def numbering_key(
     opcode: str, operands: tuple[Value, ...], type: Type, attrs: Mapping[str, Any]
 ) -> tuple[Any, ...]:
     """Equal for ops that give equal values."""
-    key: tuple[Any, ...] = (opcode, type, *[operand.id for operand in operands])
+    key: tuple[Any, ...] = (opcode, type, *map(_id_of, operands))
     if attrs:
         for name in sorted(attrs) if len(attrs) > 1 else attrs:
             value = attrs[name]
@@ -318,11 +322,15 @@ def forget_places(code: Function) -> None:
     What is left refers to nothing that refers to it, so it is freed when nobody holds it, and does
     not wait for Python's search for cycles: a process that compiles much does not grow by them.
     """
-    for value in (*code.params, code.lo, code.hi, *_defined(code.body)):
-        value.op = None
-        del value.block, value.builder
+    values = [*code.params, code.lo, code.hi]
     for block in _blocks(code.body):
         block.parent, block.numbering = None, {}
+        values += block.args
+        for op in block.ops:
+            values += op.results
+    for value in values:
+        value.op = None
+        del value.block, value.builder
 
 
 def _numbered(given: Iterable[Value], body: Block) -> dict[Value, str]:

@@ -32,10 +32,11 @@ def regrouped(opcode: str, x: Value, y: Value) -> Value | None:
 
 def parted(value: Value) -> tuple[Value, int]:
     """What is left of a sum without its constant, and that constant."""
-    terms = _operands(value, "add")
-    if terms is None or terms[1].const is None:
+    op = value.op
+    if op is None or op.opcode != "add":
         return value, 0
-    return terms[0], int(terms[1].const)
+    rest, last = op.operands
+    return (value, 0) if last.const is None else (rest, int(last.const))
 
 
 def trips(start: Value, stop: Value, step: Value) -> int | None:

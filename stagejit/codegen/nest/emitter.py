@@ -248,6 +248,8 @@ class Emitter:
 
     def _carried(self, bodies: Sequence[Node]) -> list[Cell]:
         """The cells that live across a loop around the bodies."""
+        if not self.cells:
+            return []
         changed = cells_set(tuple(bodies))
         return [cell for cell in self.cells if cell in changed]
 

@@ -45,26 +45,25 @@ class _Text:
     def __init__(self) -> None:
         self._names: dict[Var, str] = {}
 
-    def lines(self, node: Node, indent: str) -> Iterator[str]:
+    def lines(self, node: Node, indent: str) -> list[str]:
+        if isinstance(node, Do):
+            return [indent + node.what]
+        found: list[str] = []
         if isinstance(node, tuple):
             for first, parts in groupby(node, _repeated):
-                each = list(parts)
-                texts = [list(self.lines(part, indent)) for part in each]
-                if first and len(each) > 1 and all(x[1:] == texts[0][1:] for x in texts):
-                    yield f"{texts[0][0]} to {texts[-1][0].split()[-1]}"
-                    yield from texts[0][1:]
-                else:
-                    yield from itertools.chain(*texts)
-            return
+                texts = [self.lines(part, indent) for part in parts]
+                if first and len(texts) > 1 and all(x[1:] == texts[0][1:] for x in texts):
+                    texts = [[f"{texts[0][0]} to {texts[-1][0].split()[-1]}", *texts[0][1:]]]
+                found += itertools.chain(*texts)
+            return found
         for head, body in self._parts(node):
-            yield indent + head
-            yield from self.lines(body, indent + "  ")
+            found.append(indent + head)
+            found += self.lines(body, indent + "  ")
+        return found
 
     def _parts(self, node: Node) -> Iterator[tuple[str, Node]]:
         """What a node says, a line for each of its bodies."""
         match node:
-            case Do():
-                yield node.what, ()
             case Loop():
                 for number, chunk in enumerate(node.chunks):
                     yield f"{_nth(number)} {self._of(node.var)}: {_chunk(chunk)}", chunk.body

@@ -22,11 +22,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Self
 
 from stagejit.base.machine import Machine
 from stagejit.base.numbers import nbytes_text
+from stagejit.base.records import replace
 from stagejit.codegen.choices import cheapest_vector
 from stagejit.codegen.closed import ClosedRegion
 from stagejit.codegen.costs import touched_nbytes, widest_nbytes

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 
+from stagejit.base.records import replace
 from stagejit.codegen.costs import element_code, widest_nbytes
 from stagejit.codegen.places.accesses import loops_of
 from stagejit.codegen.places.loops import Loops

@@ -132,7 +132,8 @@ def run_steps(
         verified(graph, "trace")
     graph.eliminate_dead()
     for step, own in with_own(steps, options):
-        decided, promised = len(log.decisions), returned_by(graph)
+        decided = len(log.decisions)
+        promised = returned_by(graph) if options.extensions else None
         compares = own is not None and options.verify and isinstance(step, GraphStep)
         before = Meaning(graph, graph.outputs) if compares else None
         if own is None:
@@ -142,7 +143,7 @@ def run_steps(
                 step.run(log, options)
             require_own(log.decisions[decided:], own)
         by = own or _whose(step, options, log.decisions[decided:])
-        if by is not None:
+        if by is not None and promised is not None:
             verify_returned(graph, promised, by)
         graph.eliminate_dead()
         if watch is not None:
@@ -156,6 +157,8 @@ def run_steps(
 
 def _whose(step: Step, options: Options, decisions: Sequence[Decision]) -> OwnRule | None:
     """Of those whose rules are in a step the first that did something, else the first."""
+    if not options.extensions:
+        return None
     own = [each for each in options.parts_of(OwnRule) if each.step == step.name]
     if not own:
         return None

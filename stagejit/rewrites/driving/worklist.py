@@ -20,7 +20,7 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from stagejit.base.extension import Extension
 from stagejit.base.numbers import a_type
@@ -58,6 +58,7 @@ class RuleTable:
 
     by_kind: Mapping[str, Sequence[Rule]]
     counting: frozenset[str]
+    found: dict[tuple[str, object], Sequence[Rule]] = field(default_factory=dict, compare=False)
 
     @classmethod
     def of(cls, rules: Sequence[Rule]) -> RuleTable:
@@ -67,13 +68,23 @@ class RuleTable:
                 by_kind.setdefault(kind, []).append(rule)
         return cls(by_kind, frozenset().union(*(rule.roots for rule in rules if rule.counts)))
 
+    def of_function(self, kind: str, function: object) -> Sequence[Rule]:
+        """Those that look at ops of a kind and a function."""
+        known = self.found.get((kind, function))
+        if known is None:
+            rules = self.by_kind.get(kind, ())
+            known = [r for r in rules if not r.functions or function in r.functions]
+            self.found[kind, function] = known
+        return known
+
 
 class Worklist:
     """One run of a step. See Note [Worklist] and Note [Sharing]."""
 
     def __init__(self, log: Log, table: RuleTable, sharing: Sharing | None) -> None:
         self.log, self.graph, self.sharing = log, log.graph, sharing
-        self.rules, self.has_weights = table.by_kind, any(log.graph.bound)
+        self.table, self.rules = table, table.by_kind
+        self.has_weights = any(log.graph.bound)
         self.by_function: dict[tuple[str, object], list[Rule]] = {}
         self.counting = table.counting | (sharing.counted if sharing else frozenset())
         # Places in topological order when the step began; of a new op that of what it replaced.
@@ -86,9 +97,10 @@ class Worklist:
     def run(self) -> None:
         self.log.less_used.clear()
         budget = MAX_VISITS * (len(self.place) + 1)
-        wanted = [op for op in self.place if self.sharing or op.kind in self.rules]
-        self.heap = [(self.place[op], op.id, op) for op in wanted]
-        self.queued = set(wanted)
+        rules, shares = self.rules, self.sharing is not None
+        places = self.place.items()
+        self.heap = [(at, op.id, op) for op, at in places if shares or op.kind in rules]
+        self.queued = {op for _, _, op in self.heap}
         while self.heap or self._push_less_used():
             place, _, op = heapq.heappop(self.heap)
             self.queued.discard(op)
@@ -120,14 +132,12 @@ class Worklist:
         key = op.kind, op.attrs.get("fn")
         known = self.by_function.get(key)
         if known is None:
-            rules = self.rules.get(op.kind, ())
-            known = [rule for rule in rules if self._is_asked(rule, key[1])]
+            rules = self.table.of_function(*key)
+            known = [rule for rule in rules if self._is_asked(rule)]
             self.by_function[key] = known
         return known
 
-    def _is_asked(self, rule: Rule, function: object) -> bool:
-        if rule.functions and function not in rule.functions:
-            return False
+    def _is_asked(self, rule: Rule) -> bool:
         return (self.has_weights or not rule.weights) and self.log.options.enabled(rule.name)
 
     def _push(self, ops: Iterable[Op], place: int) -> None:

@@ -27,11 +27,11 @@ def elide_packs(log: Log) -> None:
     %x"""
     graph = log.graph
     for op in graph.ops():
-        if op in graph and _unsets(op):
+        if _unsets(op) and op in graph:
             log.replace(NAME, op, op.operands[0].op.operands[0], "read as it is made")
     wanted: dict[Value, list[Op]] = {}
     for op in graph.ops():
-        if op not in graph or not is_set(op):
+        if not is_set(op) or op not in graph:
             continue
         value = op.operands[0]
         if _is_weight(graph, value):

@@ -36,10 +36,10 @@ def propagate_encodings(log: Log) -> None:
     %w)"""
     passed: dict[Op, Encoding] = {}
     for op in log.graph.ops():
-        if op in log.graph and is_set(op) and op.operands[0].op.definition.is_product:
+        if is_set(op) and op in log.graph and op.operands[0].op.definition.is_product:
             _carry_down(log, op, passed)
     for op in log.graph.ops():
-        if op in log.graph and is_set(op) and encoding_of(op).role != "result":
+        if is_set(op) and op in log.graph and encoding_of(op).role != "result":
             _carry_up(log, op)
 
 

@@ -7,6 +7,7 @@ user's lives longer for it; at most `KEPT` entries; nothing here fails a call.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
@@ -234,9 +235,14 @@ def _sharding(sharding: Any) -> str:
 
 def _settings() -> tuple[tuple[str, str], ...]:
     """What JAX traces anew for, beside arguments."""
+    return _in_our_words(trace_settings())
+
+
+@functools.lru_cache(maxsize=1)
+def _in_our_words(settings: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
     return tuple(
         (f"jax.config.{name}" if name.startswith("jax_") else _WORDS.get(name, name), value)
-        for name, value in trace_settings()
+        for name, value in settings
         if name != "jax_disable_jit"  # with which nothing is compiled
     )
 

@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from stagejit.base.blaming import blaming
+from stagejit.base.blaming import blame
 from stagejit.base.symbolic import Undecided
 from stagejit.base.threads.locks import new_rlock
 from stagejit.errors import InternalError, UnsupportedOpError
@@ -58,8 +58,10 @@ def run_steps(
     for step in steps:
         if step.name not in made.seconds:
             began(step.name)
-            with blaming(step.name, made.request.options, again):
+            try:
                 _run(step, made)
+            except Exception as error:
+                blame(error, step.name, made.request.options, again)
         if step.name == until:
             break
 

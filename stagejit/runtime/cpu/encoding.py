@@ -97,14 +97,13 @@ class Code:
 def encoded(program: HostProgram) -> Code:
     """Raises InternalError if the program breaks an invariant."""
     verify(program)
-    items = _Encoder(program).items()
+    items: list[Any] = _Encoder(program).items()
     others = [(at, item) for at, item in enumerate(items) if not isinstance(item, int)]
     own = tuple(at for at, item in others if isinstance(item, _At))
     symbols = tuple((at, item) for at, item in others if isinstance(item, str))
-    words = array("q", [item if isinstance(item, int) else 0 for item in items])
     for at, item in others:
-        if isinstance(item, _At):
-            words[at] = 8 * item.place
+        items[at] = 8 * item.place if isinstance(item, _At) else 0
+    words = array("q", items)
     readable = re.sub(r"\W+", "_", program.name, flags=re.ASCII).strip("_")[:40]
     name = f"stagejit_{readable}_{digest(words.tobytes().hex(), str(own), str(symbols))[:24]}"
     return Code(name, words, own, symbols)
@@ -175,10 +174,11 @@ class _Encoder:
         header = self._header()
         code = [*(header[name] for name in HEADER), *steps]
         constants = [item for constant in self.constants for item in constant]
-        return [
-            _At(item.place + len(code)) if isinstance(item, _At) else item
-            for item in (*code, *constants)
-        ]
+        whole = [*code, *constants]
+        for at, item in enumerate(whole):
+            if isinstance(item, _At):
+                whole[at] = _At(item.place + len(code))
+        return whole
 
     def _header(self) -> dict[str, _Item]:
         program, where = self.program, f"stagejit program {self.program.name!r}"

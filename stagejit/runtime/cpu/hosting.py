@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 
 from stagejit.base.decisions import Decision
+from stagejit.base.records import replace
 from stagejit.codegen.generate import Generated
 from stagejit.codegen.kernel import Kernel
 from stagejit.codegen.target import Target

@@ -7,10 +7,11 @@ Invariant: what the program may write in place, and in which order axes lie, is 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, cast
+from typing import Any
 
 import jax
 import numpy as np
+from jax.extend.mlir.dialects import stablehlo
 from jax.interpreters import mlir
 
 # Of operands and of results, each with the fastest axis first.
@@ -51,14 +52,12 @@ def with_work(
 ) -> tuple[Any, list[Any], Layouts | None]:
     """The same with an operand more, for which XLA has to multiply matrices of `size` rows and
     columns. See Note [Work for XLA]."""
-    factor, barrier = np.eye(size, dtype=np.int32), cast(Any, jax.lax.optimization_barrier)
-
-    def work() -> Any:
-        return jax.lax.dot(barrier(factor), factor)
-
+    factor = np.eye(size, dtype=np.int32)
     aval = jax.core.ShapedArray(factor.shape, factor.dtype)
-    inner = ctx.replace(avals_in=[], avals_out=[aval])
-    (made,) = mlir.lower_fun(work, multiple_results=False)(inner)
+    constant = mlir.ir_constant(factor)
+    (hidden,) = stablehlo.OptimizationBarrierOp([constant]).results
+    axes = stablehlo.DotDimensionNumbers.get([], [], [1], [0])
+    made = stablehlo.dot_general(constant.type, hidden, constant, axes)
     if layouts is not None:
         layouts = ([*layouts[0], (1, 0)], layouts[1])
     return ctx.replace(avals_in=[*ctx.avals_in, aval]), [*operands, made], layouts

@@ -20,10 +20,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from stagejit.base.decisions import Decision, path_inside
 from stagejit.base.numbers import seconds_text
+from stagejit.base.records import replace
 from stagejit.codegen.generate import Generated
 from stagejit.codegen.target import Target
 from stagejit.dispatch.regions import Region
@@ -240,7 +241,12 @@ def share_forks(
     schedule: Schedule, kernels: Mapping[Region, Generated], target: Target, options: Options
 ) -> tuple[Schedule, list[Decision]]:
     """The schedule with its waves as they run, and a decision for each of several kernels."""
-    if not may_share(options, target):
+    several = any(
+        len(wave.steps) > 1 or len(wave.steps[0].region.parts) > 1
+        for waves in schedule.waves.values()
+        for wave in waves
+    )
+    if not several or not may_share(options, target):
         return schedule, []
     on = OnThreads(schedule, schedule.waves, kernels, target, deciding=True).run()
     return replace(schedule, waves=on.decided), on.decisions

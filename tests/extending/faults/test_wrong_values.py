@@ -10,7 +10,7 @@ import pytest
 
 import stagejit
 from stagejit import extending
-from stagejit.base.blaming import blaming
+from stagejit.base.blaming import blame
 from stagejit.errors import ExtensionError, UnsupportedOpError
 from stagejit.extending import writing as w
 from tests.extending.faults.programs import X, own_op, twice
@@ -97,8 +97,8 @@ def test_who_is_guilty_of_what_fails_late() -> None:
                 raise ValueError("hm")
 
         options = stagejit.Options(extensions=(one, other, third))
-        with pytest.raises((ExtensionError, type(step))) as caught, blaming("form", options, again):
-            raise step
+        with pytest.raises((ExtensionError, type(step))) as caught:
+            blame(step, "form", options, again)
         return str(caught.value)
 
     assert "extension 'b' made something that step 'form' cannot use" in guilty("b")

@@ -17,8 +17,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
+from stagejit.base.records import replace
 from stagejit.codegen.contraction.nest import Window
 from stagejit.codegen.contraction.sources import Source
 from stagejit.codegen.cpu.contract.tiling import Tiling

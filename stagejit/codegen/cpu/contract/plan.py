@@ -8,10 +8,11 @@ emitted here.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
+from stagejit.base.records import replace
 from stagejit.codegen.closed import ClosedRegion
 from stagejit.codegen.contraction.nest import Blocks, Nest
 from stagejit.codegen.contraction.sources import Source, evaluated_by_tiles, source_of

@@ -146,14 +146,16 @@ class StepCosts:
             if not self.across or not self._is_held(max(count, reading.between)):
                 second += count * reading.second
             work += count * reading.widening
-            beside += max(count - points / _VECTORS_A_ROW, 0.0) * reading.beside
+            if reading.beside:
+                beside += max(count - points / _VECTORS_A_ROW, 0.0) * reading.beside
             if nbytes < reading.short_nbytes:
                 stall = max(stall, reading.short_stall)
             if reading.waits and self.is_short(points):
                 waits += reading.waits
-            # Twice as long as what a step waits for hides all, as seen on Zen 4 with AVX-512.
-            hidden = work / self.fma_rate > 2 * (_TLB_MISS + nbytes / self.target.line_nbytes)
-            far |= reading.far and not hidden
+            if reading.far:
+                # Twice as long as what a step waits for hides all, as seen on Zen 4 with AVX-512.
+                wait = _TLB_MISS + nbytes / self.target.line_nbytes
+                far |= work / self.fma_rate <= 2 * wait
         arithmetic = max(work, LATENCY * self.fma_rate) / self.fma_rate
         if not any(reading.as_it_lies for reading in readings):
             stall += max(min(second / arithmetic, 1.0) - _FREELY, 0.0) * _BUSY_STALL

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
-from dataclasses import replace
 
+from stagejit.base.records import replace
 from stagejit.codegen.choices import Ranked, cheapest
 from stagejit.codegen.contraction.nest import Nest
 from stagejit.codegen.contraction.sources import Source

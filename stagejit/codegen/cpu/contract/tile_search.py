@@ -9,9 +9,10 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache, partial
 
+from stagejit.base.records import replace
 from stagejit.codegen.contraction.nest import Nest
 from stagejit.codegen.contraction.sources import Source, evaluated_by_tiles
 from stagejit.codegen.cpu.contract.step_cost import (
@@ -96,7 +97,8 @@ class TileSearch(StepCosts):
                 continue
             cost = cache(partial(self.step_cycles, self.readings(pack)))
             costs = [self._tile_cycles(tile, sizes, cost) for tile in tiles]
-            whole = [c + self._pieces_cycles(t, pack) for c, t in zip(costs, tiles, strict=True)]
+            pieces = self._in_pieces(pack)
+            whole = [c + self._pieces_cycles(t, pieces) for c, t in zip(costs, tiles, strict=True)]
             at = whole.index(min(whole))
             best, cycles = tiles[at], costs[at]
             splits = tuple(self._split(var, best.get(var, 1)) for var in self._axis_order())
@@ -205,11 +207,14 @@ class TileSearch(StepCosts):
             [(p, math.prod(p.values())) for p in parts if lane is None or p.get(lane, 1) <= widest]
             for parts in (*per_side, common)
         )
-        fitting = []
+        fitting, registers = [], self.target.vector_registers
         for (a, left), (b, right), (c, both) in itertools.product(*fits):
+            points = left * right * both
+            if points >= registers:
+                continue
             wanted = self.only is None or self.only.is_of({**a, **b, **c}, lane)
             if wanted and self._fits(left, right, both, shared=shared):
-                fitting.append((left * right * both, (a, b, c)))
+                fitting.append((points, (a, b, c)))
         # Tiles with few accumulators never win against those with many.
         most = max((points for points, _ in fitting), default=0)
         found = [{**a, **b, **c} for points, (a, b, c) in fitting if 2 * points >= most]
@@ -287,13 +292,19 @@ class TileSearch(StepCosts):
             bodies += 1
         return total * rest * (1 + self.body_cost * (bodies - 1))
 
-    def _pieces_cycles(self, tile: Mapping[Var, int], pack: Sequence[bool]) -> float:
-        """Cycles to pack panels of rows once, see Note [Panels of scratch]."""
+    def _in_pieces(self, pack: Sequence[bool]) -> list[tuple[Var, int]]:
+        """What is packed in panels of rows, see Note [Panels of scratch]: the axis of the rows, and
+        how many elements there are."""
+        packed = [source for source, packs in zip(self.sources, pack, strict=True) if packs]
+        rows = [source for source in packed if self.lane not in source.depends]
+        return [(beside, s.box({})) for s in rows if (beside := s.beside) is not None]
+
+    def _pieces_cycles(self, tile: Mapping[Var, int], pieces: Sequence[tuple[Var, int]]) -> float:
+        """Cycles to pack panels of rows once."""
         found = 0.0
-        for source, packs in zip(self.sources, pack, strict=True):
-            rows = 0 if source.beside is None else tile.get(source.beside, 0)
-            if packs and rows and self.lane not in source.depends:
-                found += source.box({}) * self.piece_cycles(rows)
+        for beside, elements in pieces:
+            if beside in tile:
+                found += elements * self.piece_cycles(tile[beside])
         return found
 
     def piece_cycles(self, rows: int) -> float:

@@ -255,9 +255,12 @@ def _adds_up(block: Block) -> bool:
 
 def _code(block: Block) -> tuple[int, bool]:
     """How many ops are in a block, and whether one is a loop."""
-    inner = [_code(each) for op in block.ops for each in op.blocks]
-    loops = any(op.opcode == "for" for op in block.ops) or any(has_loop for _, has_loop in inner)
-    return len(block.ops) + sum(count for count, _ in inner), loops
+    total, loops = len(block.ops), False
+    for op in block.ops:
+        for inner in op.blocks:
+            count, has_loop = _code(inner)
+            total, loops = total + count, loops or has_loop or op.opcode == "for"
+    return total, loops
 
 
 def _added(op: Op) -> int | None:

@@ -6,11 +6,12 @@ numbered in the order of writing, so equal kernels give equal text; constants ar
 
 from __future__ import annotations
 
+import functools
 import math
 import struct
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import ml_dtypes
 import numpy as np
@@ -25,12 +26,14 @@ _LLVM_NAMES = {"f16": "half", "bf16": "i16", "f32": "float", "f64": "double", "p
 POINTER = Type("p0")  # which only LLVM IR has
 
 
+@functools.cache
 def type_text(type: Type) -> str:
     """`Type` in LLVM's syntax: <16 x float>, i64, ..."""
     name = _LLVM_NAMES.get(type.elem, type.elem)
     return f"<{type.lanes} x {name}>" if type.lanes else name
 
 
+@functools.cache
 def mangled(type: Type) -> str:
     """The suffix that names `type` in an overloaded intrinsic: v16f32, i64, ..."""
     elem = "i16" if type.elem == "bf16" else type.elem
@@ -65,8 +68,7 @@ def _float_literal(number: float, elem: str) -> str:
     return f"0x{0x7FF8000000000000 if math.isnan(number) else bits:016X}"
 
 
-@dataclass(frozen=True)
-class Ref:
+class Ref(NamedTuple):
     """An operand: a local name or a literal, with its type."""
 
     type: Type
@@ -143,8 +145,9 @@ class Emitter:
         self.lines.append("  " + text)
 
     def op(self, text: str, type: Type) -> Ref:
-        name = self.fresh()
-        self.line(f"{name} = {text}")
+        self._count += 1
+        name = f"%v{self._count}"
+        self.lines.append(f"  {name} = {text}")
         return Ref(type, name)
 
     def start(self, label: str) -> None:
