@@ -149,10 +149,14 @@ class _Policy(ScanPolicy):
             before[0].store(total, at)
             clear(running)
 
-        starts = [vectors(column, lanes, Do("start", partial(clear, panel))) for panel in panels]
+        def clear_all() -> None:
+            for panel in panels:
+                clear(panel)
+
+        start = vectors(column, lanes, Do("start", clear_all))
         end_run: Node = vectors(column, lanes, Do("end the run", add)) if before else ()
         across, run = partial(self._across, vector, panels), _RUN_ROWS if self.in_runs else 0
-        return (*starts, self.along(self.axis, across, end_run, run))
+        return (start, self.along(self.axis, across, end_run, run))
 
     def _across(self, vector: Var, panels: Sequence[Panel], count: int) -> Node:
         """Some rows of the panels, vector by vector."""

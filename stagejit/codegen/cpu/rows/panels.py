@@ -48,13 +48,13 @@ class PanelLoops(VectorPolicy):
     def one_pass(self, stage: Stage) -> Node:
         def run(into: int, inside: Callable[[int], Node]) -> Node:
             merge = Do("merge the run", lambda: self._add_up(stage, into))
-            return (self._clear(stage, into + 1), inside(into + 1), self.for_rows(merge))
+            return (inside(into + 1), self.for_rows(merge))
 
         def accumulate(level: int) -> Node:
             return self._blocks(lambda rows: self._accumulate(stage, level, rows))
 
         return (
-            self._clear(stage, 0),
+            self.for_rows(Do("clear", lambda: self._clear(stage, self._levels))),
             over_runs(self._runs, 0, run, accumulate),
             Do("finish", self.end_pass),
         )
@@ -62,20 +62,19 @@ class PanelLoops(VectorPolicy):
     def along_row(self, body: Node) -> Node:
         return serial(self.nest.reduced[:-1], self._blocks(lambda rows: self._each([body] * rows)))
 
-    def _clear(self, stage: Stage, level: int) -> Node:
-        def clear() -> None:
-            for op in stage:
-                nothing = reducer_of(op).initial(self.b, self.nest.lanes)
-                self._levels[level][op.result].store(nothing, self.column)
-
-        return self.for_rows(Do("clear", clear))
+    def _clear(self, stage: Stage, levels: Sequence[_Sums]) -> None:
+        for op in stage:
+            nothing = reducer_of(op).initial(self.b, self.nest.lanes)
+            for sums in levels:
+                sums[op.result].store(nothing, self.column)
 
     def _add_up(self, stage: Stage, into: int) -> None:
-        """What the next level came to, into one."""
+        """What the next level came to, into one; it begins anew."""
         for op in stage:
             total, run = (self._levels[level][op.result] for level in (into, into + 1))
             merged = reducer_of(op).merge(self.b, self._saved(total), self._saved(run))
             total.store(merged, self.column)
+        self._clear(stage, self._levels[into + 1 : into + 2])
 
     def _accumulate(self, stage: Stage, level: int, rows: int) -> Node:
         """Some elements of each row; merged as a tree first, for accuracy."""
