@@ -6,6 +6,7 @@ the next best. Invariant: ties go to the alternative that comes first.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
@@ -18,10 +19,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Ranked(Generic[T]):
-    """The cheapest alternative, and what is told of it."""
+    """The cheapest alternative, what is told of it, and what it costs."""
 
     best: T
     choice: Choice
+    cost: float = math.inf
 
 
 def cheapest(
@@ -38,7 +40,7 @@ def cheapest(
     reason = f"{text(best)}: {costs[ranked[0]]:.3g} {unit}"
     if len(ranked) > 1:
         reason += f"; {text(alternatives[ranked[1]])}: {costs[ranked[1]]:.3g}"
-    return Ranked(best, Choice(name, reason))
+    return Ranked(best, Choice(name, reason), costs[ranked[0]])
 
 
 def cheapest_vector(
@@ -54,7 +56,7 @@ def cheapest_vector(
     ranked = cheapest(
         "vector", pairs, lambda pair: cost(*pair), _in_words, "memory operations an element"
     )
-    return Ranked(ranked.best, ranked.choice)
+    return Ranked(ranked.best, ranked.choice, ranked.cost)
 
 
 def _in_words(pair: tuple[Var, Var | None]) -> str:

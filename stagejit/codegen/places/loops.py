@@ -121,13 +121,13 @@ class Loops:
             more = sum(cost for cost in looked_up if cost is not None)
             return vector_cost(others, self.offsets, var, self.lanes, apart, tiles, more)
 
-        cost = cost or accesses
-        ranked = cheapest_vector(variables, cost, between)
+        ranked = cheapest_vector(variables, cost or accesses, between)
         vector, gap = ranked.best
-        costs = math.inf if vector is None else cost(vector, gap)
         lanes = lanes_of(forms, self.offsets, vector, self.lanes)
         choices = (*self.choices, ranked.choice)
-        return replace(self, vector=vector, between=gap, lanes=lanes, cost=costs, choices=choices)
+        return replace(
+            self, vector=vector, between=gap, lanes=lanes, cost=ranked.cost, choices=choices
+        )
 
     def looking_up_cost(self, value: Value, form: Affine, var: Var) -> float | None:
         """See the function of this name."""
