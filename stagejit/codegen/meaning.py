@@ -125,8 +125,8 @@ def _elements(random: np.random.Generator, dtype: DType, shape: Sequence[int]) -
         made = random.standard_normal(count) * 4
         made[:2] = (0.0, 1.0)[:count]
     else:
-        large = np.iinfo(dtype.numpy)
-        made = random.integers(large.min // 2, large.max // 2, count, dtype.numpy)
+        all_numbers = np.iinfo(dtype.numpy)
+        made = random.integers(all_numbers.min, all_numbers.max, count, dtype.numpy, endpoint=True)
         made[::2] = random.integers(0, 9, made[::2].shape)
     return np.resize(made.astype(dtype.numpy), shape)
 

@@ -297,3 +297,22 @@ def test_two_ops_of_one_kind_do_not_meet() -> None:
         stagejit.Options(extensions=(first, second))
     with pytest.raises(OptionsError, match="there is an op kind 'map' already"):
         extending.op(extending.OpDef(kind="map", infer=alike, interpret=softsign))
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "uint16", "uint32", "uint64", "int8", "int32"])
+@pytest.mark.parametrize("by_type", [True, False])
+def test_integers_beyond_half_of_their_range_are_compared(dtype: str, by_type: bool) -> None:
+    """Registers do not know whether their integers have a sign."""
+
+    def code(b: Any, op: Any, elements: Any) -> Any:
+        (x,) = elements
+        small = w.scalar(b, "lt", op.result.type.dtype, x, 3) if by_type else x < 3
+        return b.select(small, x, x + 1)
+
+    definition = extending.OpDef(
+        kind="softsign", infer=alike, is_elementwise=True, code=code,
+        interpret=lambda evaluator, op, x: np.where(x < 3, x, x + x.dtype.type(1)),
+    )  # fmt: skip
+    with jax.enable_x64():
+        _, fault = both_ways(definition, softsign_p.bind, jnp.ones((3, 8), dtype))
+    assert (fault is None) == (by_type or dtype.startswith("int"))
