@@ -24,6 +24,7 @@ SECRET_NBYTES = 32
 _SECRET = "secret"
 _TEMPORARY = ".tmp-"
 _MOVED = ".moved-"
+_TRIES = 3  # of what another process may undo as it is made
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
@@ -95,13 +96,9 @@ def write_file(name: str, folder: int, data: bytes, *, root: int, replace: bool 
     A leftover of a process that died is locked by nobody: see `sweep`. Without `replace`, raises
     FileExistsError where the name is taken.
     """
-    temporary = _TEMPORARY + secrets.token_hex(8)
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    descriptor = os.open(temporary, flags, 0o600, dir_fd=root)
+    temporary, descriptor = _new_temporary(root)
     try:
         with open(descriptor, "wb") as file:
-            with contextlib.suppress(OSError):  # some network file systems have no locks
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             file.write(data)
             file.flush()
             if replace:
@@ -111,6 +108,21 @@ def write_file(name: str, folder: int, data: bytes, *, root: int, replace: bool 
     finally:
         with contextlib.suppress(OSError):  # after `replace` the name is gone
             os.unlink(temporary, dir_fd=root)
+
+
+def _new_temporary(folder: int) -> tuple[str, int]:
+    """The name and the descriptor of a new file that is locked. Between the two steps another
+    process may have swept it."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    for tries_left in reversed(range(_TRIES)):
+        name = _TEMPORARY + secrets.token_hex(8)
+        descriptor = os.open(name, flags, 0o600, dir_fd=folder)
+        with contextlib.suppress(OSError):  # some network file systems have no locks
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.fstat(descriptor).st_nlink or not tries_left:
+            break
+        os.close(descriptor)
+    return name, descriptor
 
 
 def remove(name: str, folder: int) -> None:
@@ -143,7 +155,7 @@ def sweep(folder: int) -> None:
 
 def secret_of(folder: int) -> bytes:
     """The folder's secret: made by the first process that asks, replaced where it is damaged."""
-    for _ in range(3):
+    for _ in range(_TRIES):
         try:
             found = read_file(_SECRET, folder, limit_nbytes=SECRET_NBYTES)
             if len(found) == SECRET_NBYTES:

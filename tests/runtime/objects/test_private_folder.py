@@ -202,6 +202,28 @@ def test_a_secret_without_hard_links(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert ObjectCache(tmp_path / "cache").get(KEY) == BODY
 
 
+def test_work_that_others_sweep_as_it_begins_begins_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody holds a temporary in the moment before it is locked."""
+    lock, swept = fcntl.flock, list[int]()
+
+    def late(descriptor: int, how: int) -> None:
+        name = os.readlink(f"/proc/self/fd/{descriptor}").rpartition("/")[2]
+        if name.startswith(".tmp-") and len(swept) % 2 == 0:
+            (tmp_path / name).unlink()
+        swept.append(descriptor)
+        lock(descriptor, how)
+
+    cache = ObjectCache(tmp_path)
+    monkeypatch.setattr(fcntl, "flock", late)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        cache.put(KEY, BODY)
+    assert len(swept) >= 4, "a secret and an entry, twice each"
+    assert ObjectCache(tmp_path).get(KEY) == BODY
+
+
 # -- the choice of a folder ------------------------------------------------------------------------
 
 
