@@ -185,9 +185,16 @@ class Window:
         return holds
 
     def _on_line(self, at: Sequence[Affine], axis: int) -> Register:
-        """Which lanes are elements of the line that windows see: none may lie behind the last."""
-        seen = self.first[axis].range()[1] + self._reach(axis, 1)
-        return is_inside(self.b, self._lanes_at(at[axis]), min(seen, self.operand.shape[axis]))
+        """Which lanes are elements of the line that windows see: the others may be no memory, as
+        where a lane is no window, and nobody wants it."""
+        dims, last = self.dims, self.op.result.shape[axis] - 1
+        low, high = (min(max(end, 0), last) for end in self.index[axis].range())
+        first, behind = (
+            place * dims.strides[axis] - dims.padding[axis][0] + seen
+            for place, seen in ((low, 0), (high, self._reach(axis, 1)))
+        )
+        first, behind = max(first, 0), min(behind, self.operand.shape[axis])
+        return is_inside(self.b, self._lanes_at(at[axis] - first), behind - first)
 
     def _lanes_at(self, part: Affine) -> Register:
         """Where each lane is along an axis, perhaps before its first element."""

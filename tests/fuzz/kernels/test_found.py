@@ -140,6 +140,28 @@ graph @case(%x0: f32[{planes},{rows},{width}]) {{
 }}
 """
 
+NESTED = """
+graph @case(%x0: f32[{width},2]) {{
+  %0: f32[{made},{columns}] = window max %x0 dilation=(1, 1) padding=(({before}, {behind}), (0, 0)) sizes=({size}, 1) strides=({stride}, {skip})
+  %1: f32[{seen},{columns}] = window max %0 dilation=(1, 1) padding=(({more}, {less}), (0, 0)) sizes=(2, 1) strides=(1, 1)
+  return %1
+}}
+"""  # noqa: E501
+
+
+def nested() -> Iterator[str]:
+    """Windows of windows: lanes of the border stand where the inner ones have none."""
+    paddings = ((-1, 0), (-2, -1), (0, 0), (1, 0), (0, 1))
+    for (width, skip), size, stride, (before, behind), (more, less) in itertools.product(
+        ((5, 2), (23, 1)), (2, 3), (1, 2, 3), paddings, ((1, 0), (0, 1), (1, 1))
+    ):
+        made = (width + before + behind - size) // stride + 1
+        if made > 0:
+            yield NESTED.format(
+                width=width, size=size, stride=stride, before=before, behind=behind, more=more,
+                less=less, skip=skip, made=made, columns=2 // skip, seen=made + more + less - 1,
+            )  # fmt: skip
+
 
 def rolled() -> Iterator[str]:
     """Small arrays in larger ones, of which the first columns come last: what lanes find in a table
@@ -198,7 +220,7 @@ def line_ends() -> Iterator[str]:
 
 
 @pytest.mark.parametrize("name", ALL)
-@pytest.mark.parametrize("drawn", [elsewhere, rows_modulo, windows, line_ends, rolled])
+@pytest.mark.parametrize("drawn", [elsewhere, rows_modulo, windows, line_ends, nested, rolled])
 def test_what_is_not_there_is_not_read(name: str, drawn: Callable[[], Iterator[str]]) -> None:
     """Where an overlay has no element of its upper array, that was asked for one all the same, by
     lanes or by all, before or behind what a kernel may read; so were the ends of lines."""
