@@ -66,7 +66,7 @@ def _cumulative(operands: Types, attrs: Attrs) -> TensorType:
 
 def _value_of_reduce(evaluator: Evaluator, op: Op, x: Array) -> Array:
     fn, axes = op.attrs["fn"], op.attrs["axes"]
-    x = accumulated(x)
+    x = np.asarray(accumulated(x), order="C")  # NumPy adds up in the order in which they lie
     if fn in _ARG:
         search = np.argmax if fn == "argmax" else np.argmin
         return np.asarray(search(x, axis=axes[0]))

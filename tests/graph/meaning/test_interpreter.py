@@ -20,6 +20,7 @@ from stagejit.graph.meaning import scalar
 from stagejit.graph.meaning.interpreter import interpret
 from stagejit.graph.text.parser import parse
 from stagejit.trace.translate import graph_of
+from tests.randomness import RNG
 from tests.strategies import RandomProgram, assert_agrees, evaluate, programs
 
 SPECIAL = np.array(
@@ -210,6 +211,20 @@ def test_reductions_and_cumulative_ops_against_numpy(values: list[float]) -> Non
 
 
 # --------------------------------------------------------------------- faults
+
+
+def test_equal_elements_have_one_sum_wherever_they_lie() -> None:
+    """NumPy adds up in the order in memory, and rewrites leave views that lie in another one."""
+    graph = parse("""
+graph @g(%x: f64[16,8,12]) {
+  %0: f64[16] = reduce add %x axes=(1, 2)
+  return %0
+}
+""")
+    x = RNG.random((16, 8, 12))
+    elsewhere = np.asfortranarray(x)
+    (one,), (other,) = interpret(graph, [x]), interpret(graph, [elsewhere])
+    assert one.tobytes() == other.tobytes()
 
 
 def test_what_was_never_written_reads_as_poison() -> None:

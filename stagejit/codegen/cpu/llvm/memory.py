@@ -154,15 +154,20 @@ class Memory:
             e.line(plain)
         elif mask is not None and not value.type.lanes:
             self._when(mask, None, lambda: e.line(plain))
-        elif mask and not pointer.type.lanes and _is_first_lane(mask):
-            # LLVM 22 stores the one element of a truncated vector untruncated, over its neighbours.
-            first = e.op(f"extractelement {value}, i64 0", value.type.with_lanes(0))
-            e.line(f"store {first}, {pointer}, align {alignment}{hints}")
         else:
             name = "masked.scatter" if pointer.type.lanes else "masked.store"
             lanes = mask or _all_on(value.type)
+            if mask and not pointer.type.lanes and self._may_be_narrowed(value.type):
+                # Of a truncated vector LLVM 22 stores the one element that it knows a mask to have
+                # untruncated, over its neighbours.
+                true = e.compare("ne", e.hidden(e.const(1, I64)), 0)
+                lanes = e.binary("and", mask, e.splat(true, value.type.lanes))
             args: list[Ref | str] = [value, pointer, f"i32 {alignment}", lanes]
             e.effect(name, args, [value.type, pointer.type], hints=hints)
+
+    def _may_be_narrowed(self, type: Type) -> bool:
+        """Whether stores may truncate what is stored."""
+        return self.e.target.has_avx512 and not type.is_float and type.bits < 64
 
     def _when(self, condition: Ref, result: Type | None, access: Callable[[], Any]) -> Ref:
         """`access()` where the scalar condition holds, else zero."""
@@ -282,10 +287,6 @@ def _each(e: Emitter, index: Ref, lanes: int) -> Ref:
 
 def _all_on(access: Type) -> Ref:
     return Ref(I1.with_lanes(access.lanes), "splat (i1 true)")
-
-
-def _is_first_lane(mask: Ref) -> bool:
-    return mask.text.startswith("<i1 true") and mask.text.count("true") == 1
 
 
 def _scope(buffer: Buffer) -> str:

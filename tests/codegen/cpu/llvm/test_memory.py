@@ -44,6 +44,40 @@ def test_masked_moves_touch_nothing_else(
     np.testing.assert_array_equal(out.astype(np.float64), np.array(expected, np.float64))
 
 
+NARROWED = [
+    ("i16", "i8"),
+    ("i32", "i8"),
+    ("i32", "i16"),
+    ("i64", "i8"),
+    ("i64", "i16"),
+    ("i64", "i32"),
+]
+
+
+@by_target
+@pytest.mark.parametrize("lanes", [4, 8, 16, 32])
+@pytest.mark.parametrize(("wide", "narrow"), NARROWED)
+def test_one_lane_of_what_was_wider_is_stored_alone(
+    run_kernel: Run, wide: str, narrow: str, lanes: int, target: Target
+) -> None:
+    """However LLVM finds out that a mask has one lane only, and which."""
+    source = np.arange(1, lanes + 1).astype(f"int{wide[1:]}")
+    for lane in (None, 0, 1, lanes // 2, lanes - 1):
+        b = Builder()
+        x, y = b.buffer("x", Type(wide), readonly=True), b.buffer("y", Type(narrow))
+        row, first = b.param(), b.active(1, lanes)
+        if lane is None:
+            mask = b.mask_below(row, row + 1, lanes)
+        else:
+            mask = b.shuffle(first, None, [abs(at - lane) for at in range(lanes)])
+        b.store(b.cast("trunc", b.load(x, 0, lanes), narrow), y, 0, mask=mask)
+        out = np.full(2 * lanes, 99).astype(f"int{narrow[1:]}")
+        expected = out.copy()
+        expected[lane or 0] = source[lane or 0]
+        run_kernel(b.finish(), [source, out], [7], target=target)
+        np.testing.assert_array_equal(out, expected)
+
+
 @by_target
 def test_scalar_masks_guard_scalar_moves(run_kernel: Run, target: Target) -> None:
     b = Builder()
