@@ -42,7 +42,7 @@ from stagejit.dispatch.regions import Store
 from stagejit.errors import InternalError
 from stagejit.graph.ir import Op, Value
 from stagejit.graph.ops.moving.slices import pull_view
-from stagejit.index.affine import Affine, Index, linearize
+from stagejit.index.affine import Affine, Index, Var, linearize
 from stagejit.types import DType, dtype_named, i32, i64
 
 
@@ -249,7 +249,7 @@ class Elements(Rows):
                     return self._dealt(buffer, first, phase, coeff, used)
                 if self.position.within and coeff <= WIDEST_PICKED:
                     return self._dealt_at_edge(buffer, uniform, coeff, used, room)
-            if width := self._table_width(buffer, offset, room):
+            if not coeff and (width := self._table_width(buffer, offset, varying, room)):
                 return looked_up(self, buffer, uniform, varying, width)
             places = self.of_wanted(self._lane_offset(offset))
             mask = None if mask is None else self.of_wanted(mask)
@@ -277,11 +277,13 @@ class Elements(Rows):
         """Bytes of which the place of a vector is a multiple; 0: of an element's."""
         return 0
 
-    def _table_width(self, buffer: Buffer, offset: Affine, room: int) -> int:
+    def _table_width(
+        self, buffer: Buffer, offset: Affine, terms: Sequence[tuple[Var, int]], room: int
+    ) -> int:
         """See `table_width`. What is behind a condition may be no memory of the buffer, and so what
         lanes without an element would find."""
-        (coeff, _, terms), (lo, hi) = self.split(offset), offset.range()
-        if coeff or self.machine is None or self.position.within or lo < 0 or hi >= room:
+        lo, hi = offset.range()
+        if self.machine is None or self.position.within or lo < 0 or hi >= room:
             return 0
         return table_width(terms, self.position.lanes, buffer.elem.bits // 8, self.machine)
 

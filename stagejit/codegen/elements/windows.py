@@ -187,13 +187,11 @@ class Window:
     def _on_line(self, at: Sequence[Affine], axis: int) -> Register:
         """Which lanes are elements of the line that windows see: the others may be no memory, as
         where a lane is no window, and nobody wants it."""
-        dims, last = self.dims, self.op.result.shape[axis] - 1
+        last, stride = self.op.result.shape[axis] - 1, self.dims.strides[axis]
         low, high = (min(max(end, 0), last) for end in self.index[axis].range())
-        first, behind = (
-            place * dims.strides[axis] - dims.padding[axis][0] + seen
-            for place, seen in ((low, 0), (high, self._reach(axis, 1)))
-        )
-        first, behind = max(first, 0), min(behind, self.operand.shape[axis])
+        before, _ = self.dims.padding[axis]
+        first = max(low * stride - before, 0)
+        behind = min(high * stride - before + self._reach(axis, 1), self.operand.shape[axis])
         return is_inside(self.b, self._lanes_at(at[axis] - first), behind - first)
 
     def _lanes_at(self, part: Affine) -> Register:

@@ -57,9 +57,6 @@ class OwnDispatchStep(Extension):
 def _with_own(options: Options) -> Iterator[tuple[str, Rewrite, OwnDispatchStep | None]]:
     """All steps that are enabled, in order, by name."""
     own = options.parts_of(OwnDispatchStep)
-    if not own:
-        yield from ((name, step, None) for name, step in STEPS if options.enabled(name))
-        return
     for name, step in STEPS:
         near = [each for each in own if each.anchor == name]
         yield from ((each.name, each.function, each) for each in near if not each.is_after)
