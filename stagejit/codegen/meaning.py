@@ -25,6 +25,7 @@ from stagejit.graph.meaning.evaluator import Evaluator
 from stagejit.graph.ops.dispatches import destination, written
 from stagejit.rewrites.driving.comparison import (
     Meaning,
+    any_integers,
     element_text,
     first_apart,
     is_near,
@@ -68,7 +69,21 @@ def require_its_result(kernel: Kernel, region: ClosedRegion, part: Graph, own: E
     meaning = Meaning(part, part.outputs)
     if not meaning.is_known or kernel.workspaces:
         return
-    inputs = {value: random_elements(value.type, at) for at, value in enumerate(part.inputs)}
+    for draw, wanted in enumerate(meaning.results):
+        inputs = {
+            value: random_elements(value.type, at, draw) for at, value in enumerate(part.inputs)
+        }
+        _require_stored(kernel, region, part, inputs, wanted, own)
+
+
+def _require_stored(
+    kernel: Kernel,
+    region: ClosedRegion,
+    part: Graph,
+    inputs: Mapping[Value, Array],
+    wanted: Sequence[Sequence[Array]],
+    own: Extension,
+) -> None:
     outputs = [at for at in range(len(part.outputs)) for _ in written(part, at)]
     memory = [_memory_of(part, at, inputs) for at in range(len(part.outputs))]
     known = {value: _aligned(array) for value, array in inputs.items()}
@@ -79,7 +94,7 @@ def require_its_result(kernel: Kernel, region: ClosedRegion, part: Graph, own: E
             interpret(kernel.function, given, params, 0, kernel.total)
     except VerificationError as fault:
         raise own.fault(f"made a kernel of a {region.kind} that is none: {fault.what}") from fault
-    for array, declared, ideal in zip(memory, *meaning.results, strict=True):
+    for array, declared, ideal in zip(memory, *wanted, strict=True):
         near = _near(array, declared, ideal, list(inputs.values()))
         if not near.all():
             at = first_apart(near)
@@ -125,8 +140,7 @@ def _elements(random: np.random.Generator, dtype: DType, shape: Sequence[int]) -
         made = random.standard_normal(count) * 4
         made[:2] = (0.0, 1.0)[:count]
     else:
-        all_numbers = np.iinfo(dtype.numpy)
-        made = random.integers(all_numbers.min, all_numbers.max, count, dtype.numpy, endpoint=True)
+        made = any_integers(random, dtype, count)
         made[::2] = random.integers(0, 9, made[::2].shape)
     return np.resize(made.astype(dtype.numpy), shape)
 

@@ -12,6 +12,8 @@ import math
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, TypeVar
 
+import numpy as np
+
 from stagejit.base.extension import Extension
 from stagejit.base.loc import Loc
 from stagejit.base.machine import Machine
@@ -25,6 +27,7 @@ from stagejit.types import DType, TensorType
 _MACHINES = {"cpu": "a CPU", "cuda": "a GPU"}
 BACKENDS = tuple(_MACHINES)
 VECTORS_NBYTES = (8, 16, 32, 64, 128)  # of registers; kernels hold a vector in several, if need be
+_NUMBERS = "biufV"  # kinds of NumPy's types; V has those of `ml_dtypes`
 M = TypeVar("M", bound=Machine)
 
 
@@ -110,6 +113,7 @@ def guarded(definition: OpDef, own: Extension) -> OpDef:
             changed[field.name] = _running(own, field.name, given)
     if definition.infer is not states_its_types:
         changed["infer"] = _typed(definition.infer)
+    changed["interpret"] = _running(own, "interpret", _fitting(definition.interpret))
     if definition.code is not None:
         changed["code"] = checked_code(own, definition.code)
     return dataclasses.replace(definition, **changed)
@@ -135,6 +139,25 @@ def _typed(infer: Callable[..., Any]) -> Callable[..., Any]:
         return types
 
     return inferred
+
+
+def _fitting(interpret: Callable[..., Any]) -> Callable[..., Any]:
+    def interpreted(evaluator: Any, op: Any, *operands: Any) -> Any:
+        made = interpret(evaluator, op, *operands)
+        arrays = [np.asarray(each) for each in (made if isinstance(made, list) else [made])]
+        types = [value.type for value in op.results]
+        shapes = [type.shape for type in types]
+        if op.definition.is_elementwise:  # single elements, too, are asked for
+            shapes = [np.broadcast_shapes(*map(np.shape, operands))]
+        if any(type.dtype.kind == "opaque" for type in types):
+            return made
+        numbers = all(array.dtype.kind in _NUMBERS for array in arrays)
+        if not numbers or [array.shape for array in arrays] != shapes:
+            given = ", ".join(f"{array.dtype} of shape {array.shape}" for array in arrays)
+            raise ValueError(f"it returned {given or 'nothing'} for {', '.join(map(str, types))}")
+        return made
+
+    return interpreted
 
 
 def as_one(kind: str) -> Callable[..., Any]:

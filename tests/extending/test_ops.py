@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import jax
@@ -316,3 +317,49 @@ def test_integers_beyond_half_of_their_range_are_compared(dtype: str, by_type: b
     with jax.enable_x64():
         _, fault = both_ways(definition, softsign_p.bind, jnp.ones((3, 8), dtype))
     assert (fault is None) == (by_type or dtype.startswith("int"))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda y: y[:1],
+        lambda y: y.reshape(-1)[0],
+        lambda y: y.reshape(-1),
+        lambda y: np.concatenate([y, y]),
+        lambda y: y[None],
+        lambda y: None,
+        lambda y: [],
+        lambda y: [y, y],
+        lambda y: y.astype(np.complex64),
+        lambda y: y.astype(str),
+    ],
+)
+@pytest.mark.parametrize("has_code", [True, False])
+def test_what_interpret_returns_has_the_shape_of_the_result(wrong: Any, has_code: bool) -> None:
+    declared = SOFTSIGN if has_code else RECURRENCE
+    definition = dataclasses.replace(
+        declared, kind="unfit", interpret=lambda *given: wrong(declared.interpret(*given))
+    )
+    kernel = {} if has_code else {"cpu": recurrence_kernel}
+    own = extending.op(definition, primitive=recurrence_p, **kernel)
+    operands = ("%x",) if has_code else ("%x", "%x")
+    text = (
+        f"graph @f(%x: f32[3,8]) {{\n  %0: f32[3,8] = unfit {', '.join(operands)}\n  return %0\n}}"
+    )
+    with pytest.raises(ExtensionError, match="failed in its interpret: ValueError: it returned"):
+        extending.rewritten(text, own)
+    x = arguments(3, 8)[1]
+    f = stagejit.jit(
+        lambda x: recurrence_p.bind(*[x * 2] * len(operands)),
+        options=stagejit.Options(extensions=own, verify=True),
+    )
+    with pytest.raises(ExtensionError, match=r"it returned .* for f32\[3,8\]"):
+        f(x)
+
+
+def test_elements_alone_are_as_many_as_interpret_is_given() -> None:
+    """What a constant makes of one element, where all are one."""
+    own = extending.op(SOFTSIGN, primitive=softsign_p)
+    options = stagejit.Options(extensions=own, check_nans=True)
+    f = stagejit.jit(lambda x: x + softsign_p.bind(jnp.full((3, 8), 2.0)), options=options)
+    np.testing.assert_allclose(f(jnp.ones((3, 8))), 1 + 2 / 3, rtol=1e-6)

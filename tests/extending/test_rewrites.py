@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax import lax
 
 import stagejit
 from stagejit import extending
@@ -67,8 +69,6 @@ def test_it_is_switched_off_by_name_and_unknown_elsewhere() -> None:
 
 
 def test_it_fires_in_the_bodies_of_loops() -> None:
-    import jax
-
     def f(x: Any) -> Any:
         return jax.lax.fori_loop(0, 3, lambda i, y: jnp.abs(-y) * 0.5 + x, x)
 
@@ -242,6 +242,81 @@ def test_a_rewrite_that_changes_values_is_found_on_a_text() -> None:
 
     with pytest.raises(ExtensionError, match="extension 'wrong' changed what the graph computes"):
         extending.rewritten(TWO_NEGATIONS, wrong)
+
+
+def _map(graph: w.Graph, fn: str, *operands: Any) -> Any:
+    """Of values, and of numbers where those are like the first."""
+    type = operands[0].type
+    made = [w.filled(graph, x, type) if isinstance(x, int) else x for x in operands]
+    is_test = fn in ("lt", "ge")
+    return w.build(graph, "map", made, fn=fn, dtype=w.bool_ if is_test else type.dtype)
+
+
+def _halved(graph: w.Graph, op: w.Op) -> Any:
+    kind = "arithmetic" if op.result.type.dtype.kind == "int" else "logical"
+    return _map(graph, f"shift_right_{kind}", op.operands[0], 1)
+
+
+INTEGERS: dict[str, Any] = {  # what stands there, by what it is replaced; with signs, and without
+    "doubled, then halved": (
+        lambda x, y: lax.div(x * 2, lax.full_like(x, 2)),
+        ("div", lambda g, op: op.operands[0].op.operands[0]),
+        (False, False),
+    ),
+    "rest": (
+        lambda x, y: lax.rem(x, lax.full_like(x, 16)),
+        ("rem", lambda g, op: _map(g, "and", op.operands[0], 15)),
+        (False, True),
+    ),
+    "half": (
+        lambda x, y: lax.div(x, lax.full_like(x, 2)),
+        ("div", _halved),
+        (False, True),
+    ),
+    "one": (
+        lambda x, y: lax.div(x, x),
+        ("div", lambda g, op: w.filled(g, 1, op.result.type)),
+        (False, False),
+    ),
+    "next is larger": (
+        lambda x, y: x + 1 > x,
+        ("gt", lambda g, op: _map(g, "ge", op.operands[1], op.operands[1])),
+        (False, False),
+    ),
+    "sign of a difference": (
+        lambda x, y: x - y < 0,
+        ("lt", lambda g, op: _map(g, "lt", *op.operands[0].op.operands)),
+        (False, False),
+    ),
+    "shift": (
+        lambda x, y: x * 2,
+        ("mul", lambda g, op: _map(g, "shift_left", op.operands[0], 1)),
+        (True, True),
+    ),
+}
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int32", "uint32", "int64", "uint64"])
+@pytest.mark.parametrize("shape", [(), (3,), (5, 7)])
+@pytest.mark.parametrize("what", INTEGERS)
+def test_rewrites_of_integers_are_compared_over_all_of_them(
+    what: str, shape: Any, dtype: str
+) -> None:
+    f, (root, replacement), (with_signs, without) = INTEGERS[what]
+
+    @extending.rewrite("own", roots="map", functions=root, before="simplify")
+    def own(graph: w.Graph, op: w.Op) -> Any:
+        """some integers  -->  others"""
+        return replacement(graph, op)
+
+    with jax.enable_x64():
+        x, y = jnp.ones(shape, dtype), jnp.ones(shape, dtype)
+        ours = stagejit.jit(f, options=stagejit.Options(extensions=own, verify=True))
+        if without if dtype.startswith("u") else with_signs:
+            assert any(d.rewrite == "own" and d.applied for d in ours.plan(x, y).decisions)
+        else:
+            with pytest.raises(ExtensionError, match="'own' changed what the graph computes"):
+                ours.plan(x, y)
 
 
 def test_a_failing_rewrite_of_dispatches_is_named() -> None:

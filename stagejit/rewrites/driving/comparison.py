@@ -18,16 +18,19 @@ from stagejit.base.extension import Extension
 from stagejit.base.symbolic import Undecided
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.meaning.evaluator import Array, Evaluator, Precision
-from stagejit.types import TensorType
+from stagejit.types import DType, TensorType
 
 MOST = 1 << 19  # elements that are evaluated, or operations that take as long
 _ROUNDINGS = 64
 _IDEAL = 1e-6  # of results that are not rounded, relative to them or to 1
 _EXAMPLES = 1 << 16
+_PRECISIONS: tuple[Precision, ...] = ("declared", "f64")
+_DRAWN = 64  # times that arguments of one element are drawn
 
 
 class Meaning:
-    """What values of a graph are, at random inputs."""
+    """What values of a graph are, at random inputs. results: for each draw of these as elements
+    are declared, and as f64 has them."""
 
     def __init__(self, graph: Graph, values: Sequence[Value]) -> None:
         self.ops = _needed(graph, values)
@@ -40,13 +43,14 @@ class Meaning:
         physical = all(type.dtype.kind != "opaque" for type in types)
         evaluated = physical and all(map(_is_evaluated, self.ops))
         self.is_known = evaluated and _work(self.ops, types) <= MOST
-        self.results = [self._at(each) for each in ("declared", "f64")] if self.is_known else []
+        draws = _draws(graph.inputs) if self.is_known else range(0)
+        self.results = [[self._at(each, draw) for each in _PRECISIONS] for draw in draws]
 
-    def _at(self, precision: Precision) -> list[Any]:
+    def _at(self, precision: Precision, draw: int) -> list[Any]:
         evaluator, known = Evaluator(precision), dict[Value, Any]()
         with np.errstate(all="ignore"):
             for value, number in self.inputs.items():
-                made = random_elements(value.type, number)
+                made = random_elements(value.type, number, draw)
                 known[value] = evaluator.stored(made, value.type.dtype)
             for op in self.ops:
                 results = evaluator.op(op, [known[value] for value in op.operands])
@@ -59,21 +63,26 @@ def require_the_same(before: Meaning, after: Meaning, own: Extension, where: str
     made."""
     if not (before.is_known and after.is_known):
         return
-    for number, type in enumerate(before.types):
-        (one, ideal), (other, other_ideal) = (
-            [results[number] for results in each.results] for each in (before, after)
-        )
-        if type.dtype.is_float:
-            near = is_near(one, other, _ROUNDINGS * rounding(type.dtype.numpy))
-            near |= is_near(ideal, other_ideal, _IDEAL)
-        else:
-            near = np.asarray(one == other)
-        if near.all():
-            continue
+    for one, other in zip(before.results, after.results, strict=True):
+        for number, type in enumerate(before.types):
+            values, others = ([made[number] for made in each] for each in (one, other))
+            _require_near(type, values, others, own, where)
+
+
+def _require_near(
+    type: TensorType, one: Sequence[Array], other: Sequence[Array], own: Extension, where: str
+) -> None:
+    """one, other: as elements are declared, and as f64 has them."""
+    if type.dtype.is_float:
+        near = is_near(one[0], other[0], _ROUNDINGS * rounding(type.dtype.numpy))
+        near |= is_near(one[1], other[1], _IDEAL)
+    else:
+        near = np.asarray(one[0] == other[0])
+    if not near.all():
         at = first_apart(near)
         raise own.fault(
             f"changed what the graph computes{where}: at random inputs {element_text(at)} of a "
-            f"{type} was {one[at]}, and is {other[at]}"
+            f"{type} was {one[0][at]}, and is {other[0][at]}"
         )
 
 
@@ -103,17 +112,38 @@ def _work(ops: Iterable[Op], types: Iterable[TensorType]) -> int:
         return MOST + 1
 
 
-def random_elements(type: TensorType, number: int) -> Array:
-    random, dtype = np.random.default_rng(number), type.dtype
+def _draws(inputs: Sequence[Value]) -> range:
+    """The same for what is compared: by the arguments of its graph. Few integers are drawn more
+    often, so that extremes meet each other; of floats one draw has all kinds."""
+    if not any(value.type.dtype.is_integer for value in inputs):
+        return range(1)
+    return range(max(4, _DRAWN // max(value.type.size for value in inputs)))
+
+
+def random_elements(type: TensorType, number: int, draw: int = 0) -> Array:
+    """number: of the argument. draw: which one; the first has small integers, which find elements
+    of what lies here, others have integers of all sizes, extremes among them."""
+    random, dtype = np.random.default_rng((number, draw)), type.dtype
     count = min(type.size, _EXAMPLES)
     made: Array
     if dtype.kind == "bool":
         made = random.random(count) < 0.5
     elif dtype.is_float:
         made = random.standard_normal(count) * 4
-    else:
+    elif draw == 0:
         made = random.integers(0, 9, count)
+    else:
+        made = any_integers(random, dtype, count)
     return np.resize(made.astype(dtype.numpy), type.shape)
+
+
+def any_integers(random: np.random.Generator, dtype: DType, count: int) -> Array:
+    """Half are of all sizes, half are the least, the largest, 0, 1 or -1 (2 without signs)."""
+    ends = np.iinfo(dtype.numpy)
+    made: Array = random.integers(ends.min, ends.max, count, dtype.numpy, endpoint=True)
+    made >>= random.integers(0, dtype.bits, count).astype(dtype.numpy)
+    extremes = np.array([ends.min, ends.max, 0, 1, -1 if ends.min else 2], dtype.numpy)
+    return np.where(random.random(count) < 0.5, random.choice(extremes, count), made)
 
 
 def rounding(dtype: np.dtype[Any]) -> float:
