@@ -14,7 +14,8 @@ further up.
    may wait for an entry of JAX's whose thread waits for us.
 5. `loader._programs_lock`: whoever comes first compiles what all programs need, and starts JAX.
 6. A claim on symbols (`Engine._once`): whoever waits for another's has let its own go.
-7. A thread's place in LLVM (`Gate`), then llvmlite's lock.
+7. A thread's place in LLVM (`Gate`), then that of LLVM's option (`_LoopsAsWritten`), then
+   llvmlite's lock.
 8. Those around a few lines: of the engine, the table of programs, the object cache, index
    variables, callbacks, code memory, `entry`'s spin lock.
 Finalizers and callbacks of the garbage collector run with any of these held, so they take the last

@@ -8,7 +8,9 @@ IR pass pipeline runs, see Note [No IR passes]).
 
 Note [No IR passes]: kernels arrive with explicit vectors, unrolled tiles and hoisted addresses, so
 the middle end finds nothing: same speed, half the compile time. Code generation stays at level 2,
-since level 0 is five times slower code.
+since level 0 is five times slower code. Of that level loops are left as they are written, see Note
+[Addresses of loops] of `codegen/cpu/llvm/lower.py`; as the option for it is the whole process's, it
+is on only while this compiles: others who use LLVM have their loops rewritten.
 
 Note [Position-independent code]: code is mapped wherever there is room. With the default JIT
 relocation model the address of an imported function is a 32-bit constant, which cannot reach it.
@@ -42,7 +44,7 @@ from stagejit.runtime.objects.elf import ObjectError
 from stagejit.runtime.objects.object_cache import ObjectCache, digest
 
 # Part of each cache key: raise it when the meaning of cached objects changes (the kernel ABI, say).
-ABI_VERSION = 3
+ABI_VERSION = 4
 
 
 def _level_of(ir: str) -> int:
@@ -259,6 +261,32 @@ _MOST_IDLE = 4  # target machines of a level that are kept, 0.7 MiB each
 _idle_machines: defaultdict[int, list[Any]] = defaultdict(list)
 
 
+class _LoopsAsWritten:
+    """While any thread is inside, LLVM's code generator does not rewrite loops."""
+
+    _OPTION, _SINCE, _UNTIL = "-disable-lsr", 15, 22  # LLVM ends the process if it has no such one
+
+    def __init__(self) -> None:
+        self._inside, self._lock = 0, new_lock()
+        self._has_option = self._SINCE <= llvm.llvm_version_info[0] <= self._UNTIL
+
+    def __enter__(self) -> None:
+        self._add(1)
+
+    def __exit__(self, *exc: object) -> None:
+        self._add(-1)
+
+    def _add(self, number: int) -> None:
+        with self._lock:
+            before, self._inside = self._inside, self._inside + number
+            if self._has_option and not (before and self._inside):
+                on = "true" if self._inside else "false"
+                llvm.set_option("stagejit", f"{self._OPTION}={on}")
+
+
+_loops_as_written = _LoopsAsWritten()
+
+
 @contextmanager
 def _target_machine(level: int) -> Iterator[Any]:
     """A target machine that no other thread has. What it knows of the processor takes LLVM 0.8 ms
@@ -270,7 +298,8 @@ def _target_machine(level: int) -> Iterator[Any]:
         machine = _native_target().create_target_machine(
             cpu=host.cpu, features=host.features, opt=level, reloc="pic", codemodel="default"
         )
-    yield machine
+    with _loops_as_written:
+        yield machine
     if len(idle) < _MOST_IDLE:
         idle.append(machine)
 

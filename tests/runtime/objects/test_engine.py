@@ -7,9 +7,11 @@ import itertools
 import threading
 from pathlib import Path
 
+import llvmlite.binding as llvm
 import pytest
 
 from stagejit.errors import InternalError
+from stagejit.runtime.objects import engine as engine_module
 from stagejit.runtime.objects.engine import Engine, disassemble, engine
 from stagejit.runtime.objects.linker import libc_address
 from stagejit.runtime.objects.object_cache import ObjectCache
@@ -125,3 +127,17 @@ def test_threads_load_at_once() -> None:
     for thread in threads:
         thread.join()
     assert [found[name] for name in modules] == list(range(8))
+
+
+def test_loops_are_left_as_written_while_it_compiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The option is on once, until the last thread is out, also where compiling fails."""
+    said: list[str] = []
+    monkeypatch.setattr(llvm, "set_option", lambda name, option: said.append(option))
+    with pytest.raises(InternalError, match="LLVM rejects"):
+        engine().load({"test_engine_wrong": "define i64 @test_engine_wrong() { ret i32 1 }"})
+    assert said == ["-disable-lsr=true", "-disable-lsr=false"]
+    loops = engine_module._LoopsAsWritten()
+    said.clear()
+    with loops, loops:
+        assert said == ["-disable-lsr=true"]
+    assert said == ["-disable-lsr=true", "-disable-lsr=false"]

@@ -6,11 +6,11 @@ symbol,
 and otherwise declares intrinsics and private constants. Invariant: the text is final. No IR pass
 runs on it (see Note [No IR passes]): loops are rotated, invariants hoisted, vectors explicit.
 
-Note [Hidden counters]: LLVM's code generator looks for other ways to count and to address memory
-in each loop whose counter it understands ("loop strength reduction"), for a quarter of its time.
-Kernels have their addresses as they should be, so the counter is hidden from it, but for two kinds
-of loops: those of little code, in which each addition counts, and innermost ones that carry
-vectors, as those of products do. With all counters hidden, six of 62 programs took 3 to 11 % more.
+Note [Addresses of loops]: LLVM's code generator would look for other ways to count and to address
+memory in each loop ("loop strength reduction"), for a quarter of its time. That is switched off
+(`runtime/objects/engine.py`), as loops have their addresses as they should be: what a loop adds to
+is made before it, as a pointer (`Memory.before`), and a multiple of an innermost loop's counter is
+counted, too, unless an address has that multiple for nothing (`_counted`).
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from stagejit.codegen.cpu.llvm.memory import Memory
 from stagejit.codegen.cpu.llvm.ops import lower_pure
 from stagejit.codegen.cpu.llvm.shadow import shadows
 from stagejit.codegen.cpu.llvm.text import POINTER, Emitter, Ref, type_text
-from stagejit.codegen.ir.nodes import I8, I64, Block, Buffer, Callee, Function, Op, Type
+from stagejit.codegen.ir.nodes import I8, I64, Block, Buffer, Callee, Function, Op, Type, Value
 from stagejit.codegen.target import Target
 from stagejit.errors import InternalError
 
 _NAMELESS = "sj_k_nameless"
-_LONG = 48  # ops of a loop in which an addition more is lost
+_SCALES = (1, 2, 4, 8)  # what an address multiplies an index by
 
 
 def lower(function: Function, symbol: str, target: Target, *, verify: bool = False) -> str:
@@ -188,6 +188,8 @@ class _Lowering:
             effect = _EFFECTS.get(op.opcode)
             if effect is not None:
                 effect(self, op)
+            elif self.e.has(op.results[0]):
+                pass  # a multiple that its loop counts
             elif (number := _added(op)) is not None:
                 self.e.bind_sum(op.results[0], op.operands[0], number)
             else:
@@ -198,6 +200,9 @@ class _Lowering:
         e = self.e
         start, stop, step, *initial = (e.ref(v) for v in op.operands)
         body, done, before = e.fresh_label("loop"), e.fresh_label("done"), e.block
+        block = op.blocks[0]
+        self.memory.before(block)
+        counted = self._counted(block, start, step)
         # A constant step may be negative; any other is positive, as is a chunk of a parallel loop.
         stride = op.operands[2].const
         predicate = "sgt" if stride is not None and stride < 0 else "slt"
@@ -206,28 +211,55 @@ class _Lowering:
         else:
             e.branch(e.compare(predicate, start, stop), body, done)
         e.start(body)
-        block = op.blocks[0]
         names = [Ref(arg.type, e.fresh()) for arg in block.args]
         for arg, name in zip(block.args, names, strict=True):
             e.bind(arg, name)
+        firsts = [start, *initial, *(first for first, _, _ in counted)]
+        names += [at for _, at, _ in counted]
         phis = len(e.lines)  # the phis need values that the body is yet to define
         with e.scope():
             self._block(block)
             following = e.binary("add nsw", names[0], step)
-            if not _adds_up(block):
-                following = e.hidden(following)
             last = [following, *(e.ref(y) for y in block.yields)]
+            last += [e.binary("add nsw", at, by) for _, at, by in counted]
         latch = e.block
         e.branch(e.compare(predicate, following, stop), body, done, ", !llvm.loop !2")
         e.lines[phis:phis] = [
             f"  {name.text} = phi {type_text(name.type)} [ {first.text}, %{before} ], "
             f"[ {again.text}, %{latch} ]"
-            for name, first, again in zip(names, [start, *initial], last, strict=True)
+            for name, first, again in zip(names, firsts, last, strict=True)
         ]
         e.start(done)
-        for result, first, again in zip(op.results, initial, last[1:], strict=True):
+        for result, first, again in zip(op.results, initial, last[1:], strict=False):
             met = op.attrs["runs"]
             e.bind(result, again if met else e.phi(again.type, [(first, before), (again, latch)]))
+
+    def _counted(self, block: Block, start: Ref, step: Ref) -> list[tuple[Ref, Ref, Ref]]:
+        """Of each multiple of an innermost loop's counter: the first, its name, and what is added
+        to it by each iteration."""
+        e, counted = self.e, []
+        if any(op.blocks for op in block.ops):
+            return []
+        for op in block.ops:
+            if op.opcode == "mul" and (first := self._first(op.operands[0], block, start)):
+                number = op.operands[1].const
+                if isinstance(number, int) and number not in _SCALES:
+                    name = Ref(I64, e.fresh())
+                    e.bind(op.results[0], name)
+                    counted.append((e.times(first, number), name, e.times(step, number)))
+        return counted
+
+    def _first(self, value: Value, block: Block, start: Ref) -> Ref | None:
+        """What a loop's counter is at first, or that plus or minus what the loop does not change;
+        None for any other value."""
+        if value is block.args[0]:
+            return start
+        if value.op is None or value.op.opcode not in ("add", "sub"):
+            return None
+        counter, fixed = value.op.operands
+        if counter is not block.args[0] or fixed.block is block:
+            return None
+        return self.e.binary(value.op.opcode, start, self.e.ref(fixed))
 
     def _if(self, op: Op) -> None:
         e = self.e
@@ -244,23 +276,6 @@ class _Lowering:
         e.start(done)
         for position, result in enumerate(op.results):
             e.bind(result, e.phi(result.type, [(values[position], end) for end, values in ends]))
-
-
-def _adds_up(block: Block) -> bool:
-    """Of a loop's body, whether it is little code, or carries vectors and has no other loop inside:
-    see Note [Hidden counters]."""
-    count, has_loop = _code(block)
-    return count < _LONG or (not has_loop and any(arg.type.lanes for arg in block.args))
-
-
-def _code(block: Block) -> tuple[int, bool]:
-    """How many ops are in a block, and whether one is a loop."""
-    total, loops = len(block.ops), False
-    for op in block.ops:
-        for inner in op.blocks:
-            count, has_loop = _code(inner)
-            total, loops = total + count, loops or has_loop or op.opcode == "for"
-    return total, loops
 
 
 def _added(op: Op) -> int | None:

@@ -28,7 +28,7 @@ from typing import Any
 
 from stagejit.codegen.cpu.llvm.shadow import clear_marks, marks_broken
 from stagejit.codegen.cpu.llvm.text import POINTER, Emitter, Ref, type_text
-from stagejit.codegen.ir.nodes import I1, I64, Buffer, Op, Type, Value
+from stagejit.codegen.ir.nodes import I1, I64, Block, Buffer, Op, Type, Value
 
 READONLY, MUTABLE = "readonly", "mutable"
 
@@ -71,6 +71,16 @@ class Memory:
         else:
             at = self._place(buffer, value.type, index, mask, writes=True)
             self._store(buffer, value, at, mask, op.attrs)
+
+    def before(self, block: Block) -> None:
+        """Before a loop of this body: pointers to where the loop begins to add, of the accesses in
+        it whose index is a sum with what it changes. An iteration has one addition less of each."""
+        if self.e.verify:
+            return
+        for op in block.ops:
+            if op.opcode in _ACCESSES:
+                buffer, index = op.attrs["buffer"], op.operands[_ACCESSES[op.opcode]]
+                self.e.begin(self.bases[buffer], buffer.elem, index, block)
 
     def forget(self, op: Op) -> None:
         """The marks of a `once` buffer are taken away."""
@@ -277,6 +287,7 @@ class Memory:
 
 
 _WORD = Type("i32")
+_ACCESSES = {"load": 0, "store": 1, "prefetch": 0}  # which operand is the index, often a scalar
 _FIRST = 4  # metadata nodes before the scopes
 
 

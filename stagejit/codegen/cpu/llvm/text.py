@@ -16,7 +16,7 @@ from typing import NamedTuple
 import ml_dtypes
 import numpy as np
 
-from stagejit.codegen.ir.nodes import I1, I64, Type, Value
+from stagejit.codegen.ir.nodes import I1, I64, Block, Type, Value
 from stagejit.codegen.target import Target
 from stagejit.errors import InternalError
 
@@ -89,7 +89,7 @@ class Emitter:
         self.uses_nontemporal = False
         self._refs: dict[Value, Ref] = {}
         self._sums: dict[Value, tuple[Value, int]] = {}  # which are not written yet
-        self._places: dict[tuple[str, Type, Value], Ref] = {}
+        self._places: dict[tuple[str, Type, Value], tuple[Ref, int]] = {}
         self._scopes: list[tuple[list[Value], list[tuple[str, Type, Value]]]] = [([], [])]
         self._count = 0
 
@@ -112,6 +112,9 @@ class Emitter:
 
     def bind(self, value: Value, ref: Ref) -> None:
         self._refs[value] = ref
+
+    def has(self, value: Value) -> bool:
+        return value in self._refs
 
     def bind_sum(self, value: Value, rest: Value, number: int) -> None:
         """A sum with a constant: it is written where it is wanted, as most are addresses, of which
@@ -173,6 +176,12 @@ class Emitter:
     def binary(self, opcode: str, a: Ref, b: Ref | int | float) -> Ref:
         other = b if isinstance(b, Ref) else self.const(b, a.type)
         return self.op(f"{opcode} {a}, {other.text}", a.type)
+
+    def times(self, a: Ref, number: int) -> Ref:
+        """Of an integer, which may be a literal."""
+        if a.text.startswith("%"):
+            return self.binary("mul", a, number)
+        return self.const(int(a.text) * number, a.type)
 
     def compare(self, predicate: str, a: Ref, b: Ref | int | float) -> Ref:
         other = b if isinstance(b, Ref) else self.const(b, a.type)
@@ -246,22 +255,54 @@ class Emitter:
     def any(self, mask: Ref) -> Ref:
         return self.call("vector.reduce.or", I1, [mask], [mask.type]) if mask.type.lanes else mask
 
+    def begin(self, base: Ref, elem: Type, index: Value, block: Block) -> None:
+        """Of a sum of what `block` makes and of what is known before it, the address that belongs
+        to the latter: `place` adds to it."""
+        for fixed, moving in _summands(self._sum(index)[0]):
+            if fixed.block is not block and moving.block is block and fixed.const is None:
+                self._address(base, elem, fixed)
+
     def place(self, base: Ref, elem: Type, index: Value) -> Ref:
         """As `pointer`; the elements a constant apart from each other share an address."""
-        rest, number = self._sums.get(index, (index, 0))
         if index.type.lanes or index.const is not None:
             return self.pointer(base, elem, self.ref(index))
-        key = (base.text, elem, rest)
-        known = self._places.get(key)
-        if known is None:
-            known = self._places[key] = self.pointer(base, elem, self.ref(rest))
-            self._scopes[-1][1].append(key)
+        address, number = self._address(base, elem, index)
         if not number:
-            return known
+            return address
         offset = literal(number * elem.bits // 8, I64)
-        return self.op(f"getelementptr i8, {known}, i64 {offset}", POINTER)
+        return self.op(f"getelementptr i8, {address}, i64 {offset}", POINTER)
+
+    def _address(self, base: Ref, elem: Type, index: Value) -> tuple[Ref, int]:
+        """The address of an element, and how many elements before `index` that one is."""
+        rest, number = self._sum(index)
+        known = self._places.get((base.text, elem, rest))
+        if known is None:
+            known = self._begun(base, elem, rest) or (self.pointer(base, elem, self.ref(rest)), 0)
+            self._places[base.text, elem, rest] = known
+            self._scopes[-1][1].append((base.text, elem, rest))
+        return known[0], known[1] + number
+
+    def _begun(self, base: Ref, elem: Type, index: Value) -> tuple[Ref, int] | None:
+        """The same of a sum, if there is an address for a part of it."""
+        for fixed, moving in _summands(index):
+            start, number = self._sum(fixed)
+            if (known := self._places.get((base.text, elem, start))) is not None:
+                return self.pointer(known[0], elem, self.ref(moving)), known[1] + number
+        return None
+
+    def _sum(self, index: Value) -> tuple[Value, int]:
+        """What a constant is added to, and the constant, 0 where none is."""
+        return self._sums.get(index, (index, 0))
 
     def pointer(self, base: Ref, elem: Type, index: Ref) -> Ref:
         """To the element of `base` at `index`; a vector of pointers for a vector of indices."""
         type = POINTER.with_lanes(index.type.lanes)
         return self.op(f"getelementptr {type_text(elem)}, {base}, {index}", type)
+
+
+def _summands(index: Value) -> tuple[tuple[Value, Value], ...]:
+    """Of a sum, both orders; of anything else, none."""
+    if index.op is None or index.op.opcode != "add":
+        return ()
+    a, b = index.op.operands
+    return (a, b), (b, a)

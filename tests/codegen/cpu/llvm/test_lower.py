@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stagejit.codegen.cpu.llvm.lower import _LONG, lower
+from stagejit.codegen.cpu.llvm.lower import lower
 from stagejit.codegen.ir.builder import Builder
 from stagejit.codegen.ir.nodes import F32, I1, I32, I64, Function, Type, Value
 from stagejit.codegen.target import Target
@@ -225,40 +225,59 @@ def test_a_sum_is_written_in_each_arm_that_wants_it(run_kernel: Run) -> None:
         assert list(found) == [*sums, x_now * (x_now + 5), x_now + 5]
 
 
-def added(long: bool, carries: bool) -> Function:
-    """Vectors that are added to what is stored, or carried, in a loop of much or little code."""
+def in_rows(step: int) -> Function:
+    """Every `step`-th element of the rows `lo` to `hi` of 1000, of a table of columns, doubled."""
     b = Builder()
     x, y = b.buffer("x", F32, readonly=True), b.buffer("y", F32)
 
-    def step(i: Value, *total: Value) -> list[Value]:
-        found = total[0] if carries else b.load(y, i, 16)
-        for number in range(_LONG if long else 2):
-            found = found * b.load(x, i + 16 * number, 16)
-        if carries:
-            return [found]
-        b.store(found, y, i)
-        return []
+    def row(r: Value) -> None:
+        def column(i: Value) -> None:
+            b.store(b.load(x, (i + 1) * 48 + r, 16) * 2.0, y, r * 1000 + i)
 
-    def row(i: Value) -> None:
-        zero = b.const(0.0, F32.with_lanes(16))
-        for total in b.loop(0, b.lo, 16, [zero] if carries else [], step):
-            b.store(total, y, i)
+        b.loop(0, 900, step, [], column)
 
-    b.loop(b.lo, b.hi, 16, [], row)
+    b.loop(b.lo, b.hi, 1, [], row)
     return b.finish()
 
 
-@pytest.mark.parametrize(
-    ("long", "carries", "hidden"),
-    [(False, False, 0), (True, False, 2), (False, True, 0), (True, True, 1)],
-)
-def test_counters_are_hidden_where_additions_do_not_count(
-    assembly: Assembly, long: bool, carries: bool, hidden: int
+@pytest.mark.parametrize("step", [1, 16])
+def test_loops_only_count_what_addresses_add_to(assembly: Assembly, step: int) -> None:
+    """A product, a store, what is counted, and the end."""
+    lines = [line.strip() for line in assembly(in_rows(step), Target.avx512()).splitlines()]
+    end = next(number for number, line in enumerate(lines) if line.startswith("jl"))
+    begin = max(number for number in range(end) if lines[number].endswith(":"))
+    inner = [line.split()[0] for line in lines[begin + 1 : end]]
+    assert inner.count("vaddps") == 1  # of the product by 2
+    assert len(inner) == 6, inner
+    assert not {"lea", "leaq", "shlq", "imulq", "movq"} & set(inner), inner
+
+
+@pytest.mark.parametrize(("lo", "hi", "step"), [(0, 7, 1), (3, 12, 3), (5, 5, 2), (9, -1, -2)])
+def test_counted_multiples_are_those_of_the_counter(
+    run_kernel: Run, lo: int, hi: int, step: int
 ) -> None:
-    """That of the outer loop goes with the code inside."""
-    for target in TARGETS:
-        assert lower(added(long, carries), "k", target).count(' asm ""') == hidden
-        assert assembly(added(long, carries), target)
+    """Of it, and of it with what a loop does not change; beside what it changes, and carries."""
+    b = Builder()
+    out, given = b.buffer("out", I64), b.param()
+
+    def at(i: Value, total: Value) -> list[Value]:
+        parts = [i * 3, (i - given) * 5, (i + given) * -7, (i * i + 1) * 9, (total + 1) * 6, i * 8]
+        for number, part in enumerate(parts):
+            b.store(part, out, i * 6 + number)
+        return [total + i * 3]
+
+    start = b.lo if step > 0 else b.const(lo)
+    stop = b.hi if step > 0 else b.const(hi)
+    (total,) = b.loop(start, stop, step, [given], at)
+    b.store(total, out, 99)
+    found, expected, total_now = np.zeros(100, np.int64), np.zeros(100, np.int64), 11
+    for i in range(lo, hi, step):
+        parts = [i * 3, (i - 11) * 5, (i + 11) * -7, (i * i + 1) * 9, (total_now + 1) * 6, i * 8]
+        expected[i * 6 : i * 6 + 6] = parts
+        total_now += i * 3
+    expected[99] = total_now
+    run_kernel(b.finish(), [found], [11], lo, hi)
+    np.testing.assert_array_equal(found, expected)
 
 
 @pytest.mark.parametrize("elem", [F32, I32])
