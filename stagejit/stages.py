@@ -30,6 +30,7 @@ from stagejit.runtime.compilations.history import (
     Signature,
     past_of,
 )
+from stagejit.runtime.compilations.kernel_names import with_kernels
 from stagejit.runtime.compilations.passing import Passed, as_passed, passed_of
 from stagejit.runtime.compilations.telling import record_call, signature_of_call
 from stagejit.runtime.lowering.embedding import plan_request
@@ -312,6 +313,12 @@ class Lowered(_AfterTracing, jax.stages.Lowered):
 
 class Compiled(_AfterTracing, jax.stages.Compiled):
     """A `jax.stages.Compiled`: call it with the kinds of arguments it was traced with."""
+
+    @property
+    def plan(self) -> Plan:
+        """As that of `Lowered`; its dispatches say which kernels they launch (`kernel`)."""
+        made = self.compilation.run_until("codegen")
+        return with_kernels(made.plan, made.regions, made.kernels)
 
     @property
     def compile_times(self) -> CompileTimes:

@@ -95,6 +95,8 @@ class Dispatch:
     bodies: of a loop the body, then its condition if it has one; of a branch all branches.
     parts: what each part of a split sum touches of `reads` and `writes`; see `Plan.part`.
     filled_nbytes: of those written what are borders that it fills; the text does not say it.
+    kernel: the symbol of what it launches, in the plan of what is compiled; empty before, and where
+        XLA, a library, or the dispatches of a body do the work. Borders have their own; no text.
     """
 
     name: str
@@ -107,6 +109,7 @@ class Dispatch:
     bodies: tuple[Body, ...] = ()
     parts: tuple[Parts, ...] = ()
     filled_nbytes: int = field(default=0, compare=False)
+    kernel: str = field(default="", compare=False)
 
     @property
     def nbytes(self) -> int:
