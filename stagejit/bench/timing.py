@@ -10,10 +10,16 @@ has left: with weights of some MB each evicts those of the others. So a turn is 
 row, of which the first ones are not timed: one, and more until SETTLING_SECONDS have gone, since a
 large cache that cores share takes in what is read again only over several calls (85 MB into one of
 480 MiB: five to eight). What is larger than the caches comes from memory in each call, as before.
+
+Note [Pages]: the memory of a result of some MB the C library may have given back to the system, or
+have in the arena of another thread. Then its pages are new, and to have them zeroed takes longer
+than many programs take. Who meets new pages is a matter of chance (a gather of 25 MB was 0.7 to 4
+times as fast as another). So all memory comes from one arena that gives nothing back.
 """
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import math
 import random
@@ -30,6 +36,9 @@ SAMPLES_A_TURN = 3
 SETTLING_SECONDS = 30e-3
 _MIN_SAMPLE_SECONDS = 200e-6  # below it a sample repeats the call, to drown the clock's own cost
 _WARMUP_CALLS = 2
+# Of glibc's mallopt: no memory is given back, none is mapped for one array, there is one arena.
+_M_TRIM_THRESHOLD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -4, -8
+_NEVER = 2**31 - 1
 
 
 @dataclass(frozen=True)
@@ -40,6 +49,15 @@ class Timing:
     spread: float
     best: float
     samples: int
+
+
+def keep_pages() -> None:
+    """For the rest of this process, see Note [Pages]; to be called before JAX starts its threads.
+    Where the C library is another one, nothing happens."""
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        for what, number in ((_M_TRIM_THRESHOLD, _NEVER), (_M_MMAP_MAX, 0), (_M_ARENA_MAX, 1)):
+            mallopt(what, number)
 
 
 def interleave(

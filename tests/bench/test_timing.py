@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
+import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 
 import pytest
@@ -119,3 +124,37 @@ def test_geometric_mean() -> None:
     assert timing.geometric_mean([1.0, 4.0]) == pytest.approx(2)
     assert timing.geometric_mean([0.5, 2.0]) == pytest.approx(1.0)
     assert timing.geometric_mean([]) == 1
+
+
+_ROUNDS = """
+import resource, sys, threading
+import numpy as np
+from stagejit.bench import timing
+if sys.argv[1] == "kept":
+    timing.keep_pages()
+
+def faults(nbytes):
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    np.ones(nbytes, np.uint8)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+def rounds():
+    print([faults(nbytes) for _ in range(3) for nbytes in (2**25, 100 * 2**20)][2:])
+
+rounds()
+thread = threading.Thread(target=rounds)
+thread.start()
+thread.join()
+"""
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallopt"), reason="no glibc")
+@pytest.mark.parametrize("kept", [True, False])
+def test_pages_of_results_are_not_new(kept: bool) -> None:
+    """Of arrays that are made again and again, in two threads; without it they are."""
+    environment = {**os.environ, "NUMPY_MADVISE_HUGEPAGE": "0"}
+    command = [sys.executable, "-c", _ROUNDS, "kept" if kept else "not"]
+    made = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    found = [number for line in made.stdout.splitlines() for number in json.loads(line)]
+    assert len(found) == 8
+    assert (max(found) < 1000) == kept

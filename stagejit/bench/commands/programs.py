@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
+from stagejit.bench import timing
 from stagejit.bench.commands.arguments import (
     Against,
     JsonFile,
@@ -44,6 +45,7 @@ def bench(
     list_only: Annotated[bool, typer.Option("--list", help="Only list the workloads.")] = False,
 ) -> None:
     """Measure programs side by side with jax.jit."""
+    timing.keep_pages()
     from stagejit.bench import contenders, programs
     from stagejit.bench.workloads import catalogue
 
@@ -137,6 +139,7 @@ def ecosystem(
     ] = 0.0,
 ) -> None:
     """Measure programs of NumPyro, Diffrax, Flax and other libraries side by side with jax.jit."""
+    timing.keep_pages()
     from stagejit.bench.ecosystem import catalogue, table
 
     rows = []
