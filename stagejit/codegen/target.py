@@ -25,6 +25,7 @@ from pathlib import Path
 import llvmlite.binding as llvm
 
 from stagejit.base.machine import Machine
+from stagejit.base.threads.matrix_registers import may_use_matrices
 from stagejit.base.threads.other_threads import on_another_thread
 
 _SYSFS = Path("/sys/devices/system/cpu")
@@ -175,6 +176,8 @@ class Target(Machine):
         """The CPU this process runs on, with the cores it may use."""
         triple, named, features = on_another_thread(_what_llvm_says)
         cpu = _proved(named, features)
+        if "amx-int8" in _enabled(features) and not may_use_matrices():
+            features = features.replace("+amx", "-amx")
         caches = dict(_X86_CACHES if triple.startswith("x86_64") else _ARM_CACHES)
         cpus = _usable_cpus()
         nbytes, l3s = _sysfs_caches(cpus)

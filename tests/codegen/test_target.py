@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from stagejit import types
 from stagejit.codegen import target as module
+from stagejit.codegen.cpu.instructions import byte_signs
 from stagejit.codegen.ir.nodes import BF16, F32, F64, I8
 from stagejit.codegen.target import Target
 
@@ -73,6 +75,18 @@ def test_features_are_looked_up_by_name() -> None:
     assert not Target.sse2().has("sse4.1")
     assert Target.sse2().is_x86
     assert not Target.neon().is_x86
+
+
+@pytest.mark.parametrize(("like", "features", "signs"), [
+    ("avx512", "", ""), ("avx512", "+avx512vnni", "us"), ("avx512", "+avxvnni", ""),
+    ("avx512", "+avx512vnni,+avxvnniint8", "us"), ("avx512", "+avx512vnni,+avx10.2", "us ss uu"),
+    ("avx2", "+avxvnni", "us"), ("avx2", "+avxvnni,+avxvnniint8", "us ss uu"), ("sse2", "", ""),
+    ("neon", "", ""), ("neon", "+dotprod", "ss uu"), ("neon", "+dotprod,+i8mm", "us ss uu"),
+])  # fmt: skip
+def test_who_sums_products_of_bytes(like: str, features: str, signs: str) -> None:
+    target: Target = getattr(Target, like)()
+    target = replace(target, features=f"{target.features},{features}")
+    assert byte_signs(target) == {(one == "s", two == "s") for one, two in signs.split()}
 
 
 def test_avx512_needs_all_of_its_parts() -> None:

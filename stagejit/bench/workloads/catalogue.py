@@ -28,6 +28,7 @@ from stagejit.bench.workloads.inputs import (
     Normal,
     complex_normal,
     images,
+    quantized,
     seeded_normal,
     shapes_of,
 )
@@ -37,6 +38,7 @@ from stagejit.bench.workloads.operations import (
     gemm_bias_gelu,
     layernorm,
     matmul,
+    quantized_matmul,
     scaled_add,
     softmax,
     sum_of_squares,
@@ -101,6 +103,13 @@ _add(
     lambda r: (r(512, 768), r(768, 3072), r(3072)),
     PRODUCT,
     "matrix product with an elementwise epilogue",
+)
+_add(
+    "int8_1024",
+    quantized_matmul,
+    lambda r: (quantized(r(1024, 1024)), quantized(r(1024, 1024)), r(1024)),
+    PRODUCT,
+    "matrix product of bytes, with a scale for each column",
 )
 _add("gemv_1x4096x4096", matmul, lambda r: (r(1, 4096), r(4096, 4096)), PRODUCT, "matrix-vector")
 _add(

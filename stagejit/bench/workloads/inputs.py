@@ -35,5 +35,10 @@ def images(channels_last: bool) -> Callable[[Normal], Arguments]:
     return lambda r: (r(*((8, 112, 112, 64) if channels_last else (8, 64, 112, 112))),)
 
 
+def quantized(x: NDArray[np.float32]) -> NDArray[np.int8]:
+    """Bytes that stand for normal numbers up to four deviations."""
+    return np.clip(np.round(x * 32), -127, 127).astype(np.int8)
+
+
 def complex_normal(*shape: int) -> Callable[[Normal], Arguments]:
     return lambda r: (r(*shape) + 1j * r(*shape),)

@@ -16,6 +16,13 @@ def gemm_bias_gelu(a: jax.Array, b: jax.Array, bias: jax.Array) -> jax.Array:
     return jax.nn.gelu(a @ b + bias)
 
 
+def quantized_matmul(a: jax.Array, b: jax.Array, scales: jax.Array) -> jax.Array:
+    """Of bytes, summed as integers; a scale for each column."""
+    over = (((1,), (0,)), ((), ()))
+    product = jax.lax.dot_general(a, b, over, preferred_element_type=jnp.int32)
+    return product.astype(jnp.float32) * scales
+
+
 def conv3x3_nhwc(x: jax.Array, w: jax.Array) -> jax.Array:
     return jax.lax.conv_general_dilated(
         x, w, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")

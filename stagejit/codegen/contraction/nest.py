@@ -9,6 +9,7 @@ exactly one position of `axes`; a window position outside its operand reads as t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -18,6 +19,8 @@ from stagejit.graph.ir import Op, Value
 from stagejit.graph.ops.moving.splits import is_uneven, last_part, whole_index
 from stagejit.index.affine import Affine, Index, Var
 from stagejit.types import DType, dtype_named
+
+QUAD = 4  # bytes in a word
 
 
 @dataclass(frozen=True)
@@ -106,12 +109,43 @@ class Blocks:
 
 
 @dataclass(frozen=True)
+class Quads:
+    """var: numbers the quads. steps: bytes along it. signed: whether bytes of the left and of the
+    right operand have a sign. flips: see Note [Signs] in `quads.py`. bytes: where each of the four
+    bytes of a quad lies in the left and in the right operand; of one that the last quad lacks, an
+    element of `within` is which of the four it is."""
+
+    var: Var
+    steps: int
+    signed: tuple[bool, bool]
+    flips: bool
+    bytes: tuple[tuple[Index, ...], tuple[Index, ...]]
+    within: tuple[Var, ...]
+
+    @property
+    def whole(self) -> int:
+        """Quads that lack nothing."""
+        return self.steps // QUAD
+
+    @property
+    def rest(self) -> int:
+        """Bytes of the last quad; 0 where it lacks none."""
+        return self.steps % QUAD
+
+    def read(self, flipped: int | None) -> tuple[bool, bool]:
+        """Whether an instruction reads bytes with a sign."""
+        left, right = self.signed
+        return left != (flipped == 0), right != (flipped == 1)
+
+
+@dataclass(frozen=True)
 class Nest:
     """`axes` and `reduce` in their natural order, outermost first; extents of 1 are left out.
 
     result: the index of the anchor's result. dtype: the type that products are summed in. zero:
     what the sums start from: -0, which is neutral, or +0 where zeros are left out of the sums. cut:
     where not all positions have all steps. blocks: where few products only are summed in `dtype`.
+    quads: where each step is one of four bytes.
     """
 
     axes: tuple[Var, ...]
@@ -123,11 +157,22 @@ class Nest:
     zero: float = -0.0
     cut: Cut | None = None
     blocks: Blocks | None = None
+    quads: Quads | None = None
 
     @property
     def total(self) -> DType:
         """The type of the sums over all steps."""
         return self.dtype if self.blocks is None else self.blocks.dtype
+
+    def flipped(self, lane: Var | None) -> int | None:
+        """The operand in quads whose bytes are flipped: that without lanes, or the larger one where
+        both have them; None: neither."""
+        if self.quads is None or not self.quads.flips:
+            return None
+        if lane in self.axes:
+            return int(lane in self.left.depends)
+        left, right = (math.prod(v.extent for v in s.depends) for s in (self.left, self.right))
+        return int(right > left)
 
     @property
     def keeps_cut(self) -> bool:

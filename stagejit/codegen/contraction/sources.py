@@ -11,12 +11,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from stagejit.codegen.closed import ClosedRegion
-from stagejit.codegen.contraction.nest import Operand
+from stagejit.codegen.contraction.nest import QUAD, Nest, Operand, Quads
 from stagejit.codegen.places.footprint import Footprint
 from stagejit.codegen.places.walk import behind_views
 from stagejit.graph.ir import Op, Value
 from stagejit.index.affine import Affine, Index, Var
-from stagejit.types import DType, bf16, f16, f32, i8, i16, u8, u16
+from stagejit.types import DType, bf16, f16, f32, i8, i16, i32, u8, u16
 
 NOWHERE = Affine()
 _FEW_OPERATIONS = 6  # of an element, evaluated by each tile that uses it: of half a byte, three
@@ -32,7 +32,9 @@ class Source(Operand):
     where it is not simply read. starts: what a call adds to both, in terms of variables that stand
     at scalars, see `Elements.started`. leaf: what it is read of, perhaps in a type of fewer bits.
     operations: of an element that is made of a single one of fewer bits, which is at the offset,
-    beside its conversion; 0 where it is simply read. A tile may evaluate it.
+    beside its conversion; 0 where it is simply read. A tile may evaluate it. quads: where elements
+    are words of four bytes. bytes: the index of each. words: they lie in memory as they are, and
+    places count them; else a place is that of the first byte.
     """
 
     offset: Affine | None = None
@@ -40,11 +42,21 @@ class Source(Operand):
     starts: Affine = NOWHERE
     leaf: Value | None = None
     operations: int = 0
+    quads: Quads | None = None
+    bytes: tuple[Index, ...] = ()
+    words: bool = False
 
     @property
     def dtype(self) -> DType:
         """The type of what is read."""
+        if self.quads is not None:
+            return i32
         return (self.leaf or self.value).type.dtype
+
+    @property
+    def bytes_apart(self) -> bool:
+        """Whether words are made of bytes that do not follow each other in memory."""
+        return self.quads is not None and not self.words
 
     @property
     def beside(self) -> Var | None:
@@ -78,6 +90,35 @@ def source_of(region: ClosedRegion, operand: Operand) -> Source:
     return Source(
         value, operand.index, operand.windows, operand.border, offset, memory, starts, leaf
     )
+
+
+def quads_of(region: ClosedRegion, nest: Nest, side: int) -> Source:
+    """An operand of a nest in quads."""
+    operand, quads = (nest.left, nest.right)[side], nest.quads
+    assert quads is not None
+    made = replace(
+        Source(operand.value, operand.index, operand.windows, operand.border),
+        quads=quads, bytes=quads.bytes[side],
+    )  # fmt: skip
+    leaf = _leaf(region, operand.value)
+    if leaf is None:
+        return made
+    memory, starts = _place(region, operand.value, operand.index)
+    made = replace(made, memory=memory, starts=starts, leaf=leaf)
+    beside = memory is not None and memory.coeff(quads.var) == QUAD and not quads.rest
+    words, whole = _in_words(memory), _in_words(starts)
+    if not beside or words is None or whole is None:
+        return made
+    exact = operand.exact_index
+    offset = None if exact is None else _in_words(_place(region, operand.value, exact)[0])
+    return replace(made, offset=offset, memory=words, starts=whole, words=True)
+
+
+def _in_words(form: Affine | None) -> Affine | None:
+    """A place in words, if it is that of one."""
+    if form is None or form.const % QUAD or any(step % QUAD for _, step in form.terms):
+        return None
+    return Affine(tuple((var, step // QUAD) for var, step in form.terms), form.const // QUAD)
 
 
 def _leaf(region: ClosedRegion, value: Value) -> Value | None:

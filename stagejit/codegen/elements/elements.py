@@ -227,7 +227,7 @@ class Elements(Rows):
         coeff, uniform, varying = self.split(offset)
         lanes, mask, tile = self.position.lanes, self.position.mask, self.position.tile
         buffer, some = memory.buffer, self.position.wanted is not None
-        room = value.type.room - memory.base
+        room = (value.type.room >> 2 * (buffer.space == "words")) - memory.base
         if not coeff and not varying:
             return self.b.load(buffer, self.scalar_index(uniform))
         if self.machine is not None and (varying or some):

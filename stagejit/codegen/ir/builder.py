@@ -10,9 +10,10 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from stagejit.codegen.ir.byte_matrices import ByteMatrices
 from stagejit.codegen.ir.folding import folded_comparison, of_positive, positive, simplified
 from stagejit.codegen.ir.hoisting import Hoisting
-from stagejit.codegen.ir.nodes import I1, I64, Buffer, Callee, Type, Value
+from stagejit.codegen.ir.nodes import I1, I32, I64, Buffer, Callee, Type, Value
 from stagejit.codegen.ir.sums import regrouped, trips
 
 Number = int | float | bool
@@ -20,7 +21,13 @@ Operand = Value | Number
 
 _FLOAT_NAMES = {"add": "fadd", "sub": "fsub", "mul": "fmul", "div": "fdiv"}
 _INT_NAMES = {"div": "sdiv", "rem": "srem"}
-_LETTERS = {"scratch": "s", "stack": "s", "table": "t", "shared": "b"}  # in names of buffers
+_LETTERS = {
+    "scratch": "s",
+    "stack": "s",
+    "table": "t",
+    "shared": "b",
+    "words": "w",
+}  # in names of buffers
 
 
 class Builder(Hoisting):
@@ -60,6 +67,14 @@ class Builder(Hoisting):
         offset = self._scratch_nbytes
         self._scratch_nbytes += -(-size * (elem.bits // 8) // 64) * 64
         return self._declared(name, elem, "scratch", size=size, offset_nbytes=offset, once=once)
+
+    def words(self, argument: Buffer) -> Buffer:
+        """An argument of bytes, in words of 32 bits; the same for each call."""
+        for known in self._buffers:
+            if known.space == "words" and known.index == argument.index:
+                return known
+        name, readonly = argument.name.split(".")[0], argument.readonly
+        return self._declared(name, I32, "words", index=argument.index, readonly=readonly)
 
     def stack(self, name: str, elem: Type, size: int) -> Buffer:
         """A small array (at most a few KiB) in the kernel's frame."""
@@ -147,6 +162,12 @@ class Builder(Hoisting):
         asks for it because the rounding error of a * b matters, to a longer emulation."""
         x, y, z = self._unify((a, b, c))
         return self._pure("fma", (x, y, z), x.type, **({"exact": True} if exact else {}))
+
+    def dot_bytes(self, a: Value, b: Value, c: Value, signed: tuple[bool, bool]) -> Value:
+        """c + the products of the four bytes of `a` with those of `b`, words of 32 bits, in which
+        the sum wraps. signed: whether bytes of `a`, and of `b`, have a sign."""
+        x, y, z = self._unify((a, b, c))
+        return self._pure("dot_bytes", (x, y, z), z.type, signed=signed)
 
     def scalef(self, a: Value, exponent: Value) -> Value:
         """a * 2^exponent for integral float `exponent` and |a| in [1/4, 4], with correct over- and
@@ -296,6 +317,23 @@ class Builder(Hoisting):
         """A hint; `index` may lie outside the buffer. locality: 3 = L1, 2 = L2, 0 = streaming."""
         at = self._at(index, None)
         self._effect("prefetch", at, buffer=buffer, write=write, locality=locality)
+
+    def multiply_bytes(
+        self,
+        shape: ByteMatrices,
+        left: tuple[Buffer, Value],
+        right: tuple[Buffer, Value],
+        sums: tuple[Buffer, Value],
+        steps: Operand,
+        adds: Operand,
+    ) -> None:
+        """See `byte_matrices`: where each operand and the sums begin, how many steps there are, at
+        least one, and whether the sums have a value already, to which products are added."""
+        places = (left[1], right[1], sums[1], self.as_value(steps, I64), self.as_value(adds, I1))
+        self._effect(
+            "multiply_bytes", places,
+            shape=shape, left=left[0], right=right[0], buffer=sums[0],
+        )  # fmt: skip
 
     # ---------------------------------------------------------------- control flow
 

@@ -166,7 +166,8 @@ class Buffer:
 
     space: "arg" (the `index`-th pointer of the call), "scratch" (`offset_nbytes` into the worker's
     scratch), "stack" (fixed `size` elements in the frame, 64-byte aligned), "table" (the
-    constants `data`, part of the kernel's object code) or "shared" (of a block of threads).
+    constants `data`, part of the kernel's object code), "shared" (of a block of threads) or "words"
+    (the whole words of 32 bits in the bytes that the `index`-th pointer of the call points to).
     readonly: nothing in this kernel writes it, so its loads may move and merge.
     once: between two `forget`s of it each element is written at most once, and read after that.
     alignment: bytes of which the place of a shared one is a multiple, if any access asks for more
@@ -191,6 +192,8 @@ class Buffer:
         """The line that declares it, if it is no argument."""
         if self.space == "table":
             return f"  {self}: {self.elem} = [{', '.join(map(repr, self.data))}]"
+        if self.space == "words":
+            return f"  {self}: {self.elem} in the bytes of argument {self.index}"
         once = " once" if self.once else ""
         place = {
             "scratch": f"at scratch + {self.offset_nbytes}{once}", "stack": "on stack",

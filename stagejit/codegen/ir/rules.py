@@ -62,6 +62,12 @@ def _float_or_int_trunc(op: Op) -> None:
     (_float_op(1) if op.operands[0].type.is_float else _cast)(op)
 
 
+def _dot_bytes(op: Op) -> None:
+    _same_type(3, lambda t: t.elem == "i32", "words of 32 bits")(op)
+    left, right = op.attrs["signed"]
+    need(isinstance(left, bool) and isinstance(right, bool), "`dot_bytes` has two signs")
+
+
 def _compare(op: Op) -> None:
     require_count(op, 2)
     (a, b), name, predicate = types_of(op), op.opcode, op.attrs["predicate"]
@@ -224,6 +230,14 @@ def _forget(op: Op) -> None:
     need(buffer.space == "scratch" and buffer.once, f"`forget` of {buffer}, which is not `once`")
 
 
+def _multiply_bytes(op: Op) -> None:
+    need(types_of(op) == [I64] * 4 + [I1] and not op.results, "`multiply_bytes` takes four i64")
+    buffers = [op.attrs[name] for name in ("left", "right", "buffer")]
+    need(all(buffer.elem.elem == "i32" for buffer in buffers), "`multiply_bytes` of words")
+    need(not buffers[2].readonly, f"`multiply_bytes` to {buffers[2]}, which is readonly")
+    need(op.attrs["shape"].fits, f"registers have no room for {op.attrs['shape']}")
+
+
 # -------------------------------------------------------------------- control flow
 
 
@@ -250,12 +264,14 @@ def _if(op: Op) -> None:
 
 RULES: dict[str, Callable[[Op], None]] = {
     "const": lambda op: require_count(op, 0), "fneg": _same_type(1, lambda t: t.is_float, "floats"),
-    "fma": _float_op(3), "scalef": _float_op(2), "trunc": _float_or_int_trunc, "fcmp": _compare,
+    "fma": _float_op(3), "dot_bytes": _dot_bytes, "scalef": _float_op(2),
+    "trunc": _float_or_int_trunc, "fcmp": _compare,
     "icmp": _compare, "select": _select, "splat": _splat, "lane_ids": _lane_ids, "extract": _lane,
     "insert": _lane, "shuffle": _shuffle, "lookup": _lookup, "reduce": _reduce,
     "mask_below": _mask_below,
     "load": _reads, "gather": _reads, "store": _writes, "scatter": _writes, "prefetch": _prefetch,
     "for": _for, "if": _if, "forget": _forget, "call": _call,
+    "multiply_bytes": _multiply_bytes,
     **dict.fromkeys(("and", "or", "xor"),
                     _same_type(2, lambda t: not t.is_float, "integers or masks")),
     **dict.fromkeys(("add", "sub", "mul", "sdiv", "udiv", "srem", "urem", "shl", "lshr", "ashr",

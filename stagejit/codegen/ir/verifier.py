@@ -79,7 +79,7 @@ class _Scope:
         rule = RULES.get(op.opcode) or GRID_RULES.get(op.opcode)
         if rule is None:
             raise Fault(f"unknown op `{op.opcode}`")
-        for name in ("buffer", "source"):
+        for name in ("buffer", "source", "left", "right"):
             if name in op.attrs and id(op.attrs[name]) not in self.buffers:
                 raise Fault(f"{op.attrs[name]} is not a buffer of this kernel")
         if op.opcode in GRID_RULES:

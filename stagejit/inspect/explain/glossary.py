@@ -67,8 +67,8 @@ CHOICES: dict[str, str] = {
     "mask": "results of a product that are left out, because a mask lets nobody read them",
     "passes": "tiles of attention that are left out, because a mask of positions leaves nothing",
     "owners": "how places that several updates go to are shared among workers",
-    "sums": "that the products of small integers are added up as floats, which are exact as long "
-    "as these are few",
+    "sums": "how the products of small integers are added up: as floats, which are exact as long "
+    "as these are few, or four bytes at once by an instruction",
     "tail": "how the end of a window that fills no vector is updated: in shorter vectors, or in "
     "one that is masked",
     "items": "into how many pieces a kernel can be divided, and what each takes by the model",

@@ -17,18 +17,23 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
+from stagejit.base.records import replace
 from stagejit.codegen.closed import ClosedRegion
 from stagejit.codegen.contraction.parts import in_part
+from stagejit.codegen.contraction.quads import FLIPPED
 from stagejit.codegen.contraction.sources import NOWHERE, evaluated_by_tiles
 from stagejit.codegen.contraction.walk import nests_of
 from stagejit.codegen.costs import region_seconds
 from stagejit.codegen.cpu.contract.epilogue import Epilogue
 from stagejit.codegen.cpu.contract.left_out.masks import where_kept
 from stagejit.codegen.cpu.contract.left_out.zeros import Zeros
-from stagejit.codegen.cpu.contract.microkernel import Around, MicroKernel, SumTile
-from stagejit.codegen.cpu.contract.pack_fill import SIDES, Fill
+from stagejit.codegen.cpu.contract.microkernel import Around, MicroKernel
+from stagejit.codegen.cpu.contract.pack_fill import Fill
 from stagejit.codegen.cpu.contract.packing import View
 from stagejit.codegen.cpu.contract.plan import ContractPlan, make_plan
+from stagejit.codegen.cpu.contract.quads.fill import WordFill, in_words
+from stagejit.codegen.cpu.contract.quads.matrices import MatrixKernel
+from stagejit.codegen.cpu.contract.quads.tiles import ByteKernel, Flips
 from stagejit.codegen.cpu.contract.tile_search import TileSize
 from stagejit.codegen.elements.elements import Memory
 from stagejit.codegen.ir.nodes import Value as Register
@@ -68,10 +73,8 @@ class Products:
         self.plan, self.emitter, self.stores, self.target = plan, emitter, stores, target
         self.elements, self.b = emitter.elements, emitter.b
         self.nest, self.tiling = plan.nest, plan.tiling
-        self.fills = [
-            Fill(emitter, source, self.tiling, self.nest.dtype, name) if packs else None
-            for source, packs, name in zip(plan.sources, self.tiling.pack, SIDES, strict=True)
-        ]
+        self.flipped = None if self.tiling.depth else self.nest.flipped(self.tiling.lane)
+        self.fills = [self._fill(0), self._fill(1)]
         self.axes = frozenset(self.nest.axes)
         self.panel = self._scratch_panel() if plan.panel is None else self._stored(plan.panel)
 
@@ -103,16 +106,41 @@ class Products:
         filled = [fill.tree() for fill in self.fills if fill is not None]
         views = (self._view(0), self._view(1))
         made = evaluated_by_tiles(self.plan.sources, self.tiling.pack)
-        kernel = MicroKernel(self.emitter, self.tiling, views, self.panel, self.nest, made)
         looks, around, zeros = list[Node](), list[Around](), None
+        kernel: MicroKernel
+        if self.tiling.depth:
+            kernel = MatrixKernel(self.emitter, self.tiling, views, self.panel, self.nest)
+        elif self.nest.quads is None:
+            kernel = MicroKernel(self.emitter, self.tiling, views, self.panel, self.nest, made)
+        else:
+            flips = self._flips(views)
+            sums = None if flips is None else flips.sums
+            looks += [] if flips is None else [self._groups(flips.splits, flips.tile)]
+            kernel = ByteKernel(self.emitter, self.tiling, views, self.panel, self.nest, sums)
         if self.plan.zeros is not None:
             zeros = Zeros(kernel, *self.plan.zeros)
             around.append(zeros.around)
-            looks = [zeros.tree(partial(self._groups, zeros.block.splits))]
+            looks.append(zeros.tree(partial(self._groups, zeros.block.splits)))
         if self.plan.masks:
             around.append(partial(where_kept, self.plan.masks))
-        tiles = self._groups(self.tiling.splits, lambda sizes: SumTile(kernel, sizes).node(around))
+        tiles = self._groups(self.tiling.splits, lambda sizes: kernel.tile(sizes).node(around))
         return (*filled, *looks, tiles), zeros
+
+    def _flips(self, views: tuple[View, View]) -> Flips | None:
+        """What bytes whose first bits are flipped add to the sums, if some are."""
+        side = self.flipped
+        if side is None:
+            return None
+        return Flips(self.emitter, self.tiling, views[1 - side], self.nest, side)
+
+    def _fill(self, side: int) -> Fill | None:
+        """What packs an operand, if anything does."""
+        source, tiling = self.plan.sources[side], self.tiling
+        if not tiling.pack[side]:
+            return None
+        if source.quads is not None:
+            return WordFill(self.emitter, source, tiling, side, flips=side == self.flipped)
+        return Fill(self.emitter, source, tiling, self.nest.dtype, side)
 
     def _view(self, number: int) -> View:
         fill, source = self.fills[number], self.plan.sources[number]
@@ -122,7 +150,10 @@ class Products:
         assert source.leaf is not None
         leaf, memory = self.elements.behind(source.leaf)
         dtype, starts = leaf.type.dtype, source.starts
-        return self._in_memory(memory, dtype, source.offset, source.depends, starts)
+        if source.words:
+            memory, dtype = in_words(self.elements, memory), source.dtype
+        view = self._in_memory(memory, dtype, source.offset, source.depends, starts)
+        return replace(view, flips=FLIPPED) if number == self.flipped else view
 
     # ---------------------------------------------------------------- where sums lie
 
@@ -180,7 +211,7 @@ class Products:
         """
         partial = split.unit > 1 and split.var.extent % split.unit > 0
         bounds = [(split.small + 1, 0, split.big), (split.small, split.big, split.groups)]
-        if not partial or self.target.has_avx512:
+        if not partial or (self.target.has_avx512 and not self.tiling.depth):
             runs = [(*bound, partial) for bound in bounds]
         else:
             runs = [(size, lo, min(hi, split.groups - 1), False) for size, lo, hi in bounds]

@@ -12,7 +12,6 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cache, partial, reduce
 from operator import and_
 
@@ -20,13 +19,12 @@ from stagejit.codegen.contraction.nest import Nest
 from stagejit.codegen.contraction.sources import Source
 from stagejit.codegen.cpu.contract.evaluated import evaluated
 from stagejit.codegen.cpu.contract.packing import View
-from stagejit.codegen.cpu.contract.tiling import Tiling
+from stagejit.codegen.cpu.contract.tiling import Steps, Tiling
 from stagejit.codegen.ir.nodes import Value as Register
 from stagejit.codegen.ir.nodes import element_type
 from stagejit.codegen.math import functions as vmath
 from stagejit.codegen.nest.emitter import Emitter
 from stagejit.codegen.nest.groups import Split
-from stagejit.codegen.nest.spans import Span
 from stagejit.codegen.nest.tree import Cell, Do, Node, Within, serial, vectors
 from stagejit.index.affine import Var
 
@@ -34,32 +32,6 @@ from stagejit.index.affine import Var
 Around = Callable[["SumTile", Node], Node]
 
 _UNROLLED = 4  # reduction axes up to this extent may be unrolled
-
-
-@dataclass(frozen=True)
-class Steps:
-    """One loop of the reduction, over `var`, whose steps move the operands by `moves`.
-
-    axis: where `var` does not tell how many steps there are: the axis whose length times `times`
-    does; of its steps only each `apart`-th, from `first` on. vector: lanes run along it.
-    """
-
-    var: Var
-    moves: tuple[int, int]
-    axis: Var | None = None
-    times: int = 1
-    first: int = 0
-    apart: int = 1
-    vector: bool = False
-
-    def handed(self, emitter: Emitter) -> dict[Var, Span]:
-        """What the loop covers, where that is not all of `var`."""
-        if self.axis is None:
-            return {}
-        trips = emitter.span(self.axis).length * self.times
-        if self.apart > 1:
-            trips = (trips + (self.apart - 1 - self.first)) // self.apart
-        return {self.var: Span.between(emitter.b.const(0), trips)}
 
 
 class MicroKernel:
@@ -94,6 +66,9 @@ class MicroKernel:
             else:
                 offset = offset + view.moved(split.var, self.emitter.offset(split.var))
         return offset
+
+    def tile(self, sizes: Mapping[Var, int]) -> SumTile:
+        return SumTile(self, sizes)
 
     # ---------------------------------------------------------------- points
 
@@ -252,16 +227,21 @@ class SumTile:
         self.emitter.cells[self.sums] = (zero,) * len(self.points)
 
     def _store(self) -> None:
-        kernel, cell = self.kernel, self.emitter.cells[self.sums]
-        sums = tuple(vmath.convert(self.b, s, kernel.dtype, self.panel.dtype) for s in cell)
-        if kernel.across:
-            add = "fadd" if sums[0].type.is_float else "add"
-            sums = tuple(self.b.reduce(add, total) for total in sums)
+        sums = self._totals()
         write, add_to = partial(self._write, sums, add=False), partial(self._write, sums, add=True)
         if self.first is None:
             write()
         else:
             self.b.if_(self.first, write, add_to)
+
+    def _totals(self) -> tuple[Register, ...]:
+        """Of the block, in the type of the panel."""
+        kernel, cell = self.kernel, self.emitter.cells[self.sums]
+        sums = tuple(vmath.convert(self.b, s, kernel.dtype, self.panel.dtype) for s in cell)
+        if not kernel.across:
+            return sums
+        add = "fadd" if sums[0].type.is_float else "add"
+        return tuple(self.b.reduce(add, total) for total in sums)
 
     def _write(self, sums: Sequence[Register], *, add: bool) -> None:
         """Blocks of the reduction are summed on their own and then added, which also keeps errors
@@ -301,7 +281,7 @@ class SumTile:
                 along = self.tiling.next_tile[1]
                 behind = view.constant({along: self.sizes[along]})
                 self.b.prefetch(view.buffer, at + behind)
-            return vmath.convert(self.b, raw, view.dtype, kernel.dtype)
+            return self._operand(view, raw)
 
         @cache
         def evaluate(
@@ -379,6 +359,10 @@ class SumTile:
     def _lanes(self, view: View) -> int:
         """Of what is loaded of an operand; 0: scalars."""
         return self.tiling.lanes if self.tiling.lane in view.depends else 0
+
+    def _operand(self, view: View, raw: Register) -> Register:
+        """What is multiplied, of what an operand holds."""
+        return vmath.convert(self.b, raw, view.dtype, self.kernel.dtype)
 
     def _read(self, view: View, point: Mapping[Var, int], tail: Register | None) -> Register | None:
         """Which lanes of an operand are loaded, where that is not all."""

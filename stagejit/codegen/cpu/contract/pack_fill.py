@@ -7,7 +7,7 @@ that a window reaches outside the operand holds the operand's border.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -43,8 +43,6 @@ from stagejit.types import DType
 _MOST_SHUFFLED = 4  # phases that shuffles sort faster than scattered stores
 _UNROLLED_VECTORS = 8  # rows up to this length are written without a loop
 _ROWS_AHEAD = 4  # of a panel, which are short and far from each other in memory
-
-
 SIDES = ("left", "right")
 
 
@@ -54,14 +52,14 @@ class Fill:
     """
 
     def __init__(
-        self, emitter: Emitter, source: Source, tiling: Tiling, dtype: DType, name: str
+        self, emitter: Emitter, source: Source, tiling: Tiling, dtype: DType, side: int
     ) -> None:
         self.b, self.emitter, self.elements = emitter.b, emitter, emitter.elements
         self.source, self.tiling, self.lanes, self.dtype = source, tiling, tiling.lanes, dtype
-        self.name, self.split = name, panel_split(source, tiling)
+        self.side, self.name, self.split = side, SIDES[side], panel_split(source, tiling)
         self.packed, self.panel = layout(source, tiling, dtype)
         self.size = self.panel * (self.split.block if self.split is not None else 1)
-        self.buffer = self.b.scratch(name, element_type(dtype), self.size)
+        self.buffer = self.b.scratch(self.name, element_type(dtype), self.size)
         self.dims, self.index, self.memory = list(self.packed), source.index, source.memory
         self.needs: dict[Var, Need] = {}
         for at in reversed(range(len(self.dims) - 1)):
@@ -165,7 +163,7 @@ class Fill:
 
     def _chose(self, how: str) -> None:
         reason = f"the {self.name} operand {how}: {self.size} elements of scratch"
-        self.emitter.chose("pack", reason, packs=SIDES.index(self.name))
+        self.emitter.chose("pack", reason, packs=self.side)
 
     # ---------------------------------------------------------------- what is walked
 
@@ -193,12 +191,15 @@ class Fill:
         joint = Var(outer.source.extent * extent, inner.source.name)
         high, low = Affine.of(joint).divmod(extent)
         mapping = {outer.source: high, inner.source: low}
-        self.index = tuple(part.substitute(mapping) for part in self.index)
+        self._substitute(mapping)
         self.memory = self.memory.substitute(mapping)
         length = outer.length * extent
         self.dims[at : at + 2] = [
             replace(outer, source=joint, length=length, stride=inner.stride, times=extent)
         ]
+
+    def _substitute(self, mapping: Mapping[Var, Affine]) -> None:
+        self.index = tuple(part.substitute(mapping) for part in self.index)
 
     def _directions(self) -> tuple[Dim, Dim | None]:
         """The dimension of the vectors, and the other one of a register transpose."""
@@ -250,7 +251,7 @@ class Fill:
 
     def _bordered_row(self, dim: Dim) -> Node:
         """Vectors over the positions of the block; lanes outside the operand are the border."""
-        b, lanes, border = self.b, self.lanes, self.source.border
+        b, lanes, border = self.b, self.lanes, self.border
         size = dim.window.size * dim.times
         block = Var(dim.length, "block")
         # A masked load gives zeros already.
@@ -289,10 +290,15 @@ class Fill:
         if memory is None or leaf is None or outer is None or memory.coeff(row.source) != 1:
             return
         place, here = self._place(memory, leaf)
-        here = here + memory.coeff(outer.source) * _ROWS_AHEAD
-        itemsize = leaf.type.dtype.itemsize
-        for at in range(0, row.length * itemsize, self.tiling.line_nbytes):
-            self.b.prefetch(place.buffer, here + at // itemsize)
+        step, itemsize = memory.coeff(outer.source), place.buffer.elem.bits // 8
+        for first in self._rows_at_once(outer, step):
+            ahead = here + (step * _ROWS_AHEAD + first)
+            for at in range(0, row.length * itemsize, self.tiling.line_nbytes):
+                self.b.prefetch(place.buffer, ahead + at // itemsize)
+
+    def _rows_at_once(self, outer: Dim, step: int) -> range:
+        """Where rows of memory begin that are read for one row of scratch."""
+        return range(1)
 
     def _place(self, memory: Affine, leaf: Value) -> tuple[Memory, Register]:
         """Where what is read here lies."""
@@ -305,7 +311,7 @@ class Fill:
         b, lanes, at = self.b, self.lanes if self.lanes > 1 else 0, Var(self.size, "border")
 
         def store() -> None:
-            border = b.const(self.source.border, element_type(self.dtype).with_lanes(lanes))
+            border = b.const(self.border, element_type(self.dtype).with_lanes(lanes))
             b.store(border, self.buffer, self.elements.position.env[at])
 
         fill = Loop(at, (Chunk(max(lanes, 1), Do("border", store), tail="padded"),))
@@ -339,8 +345,7 @@ class Fill:
     def _squares(self, vector: Dim, along: Dim) -> Node:
         """Square register transposes; what is left over goes element by element. Elements that lie
         between the lanes and nowhere else are all loaded with them."""
-        lanes, var = self.lanes, along.source
-        single = Chunk(1, self.write)
+        lanes, var, single = self.lanes, along.source, Chunk(1, self.write)
         if self._is_between(vector, along):
             whole: Node = self.emitter.interleaved(var.extent, everywhere([var], self.write))
         else:
@@ -357,12 +362,18 @@ class Fill:
         whole = along.window.exact and self._count(along) == along.source.extent
         return whole and between == [along.source]
 
-    def _element(self) -> Register:
+    @property
+    def border(self) -> int | float:
+        """What positions outside a window read as, in the packed type."""
+        return self.source.border
+
+    def _made(self) -> Register:
         """The operand where `elements` stands, in the packed type."""
-        value = self.source.value
-        raw = self.elements.value(value, self.index)
-        register = vmath.convert(self.b, raw, value.type.dtype, self.dtype)
-        position = self.elements.position
+        raw = self.elements.value(self.source.value, self.index)
+        return vmath.convert(self.b, raw, self.source.value.type.dtype, self.dtype)
+
+    def _element(self) -> Register:
+        register, position = self._made(), self.elements.position
         return register if position.vector is None else self.b.splat(register, position.lanes)
 
     def _offset(self, dims: Sequence[Dim]) -> Register:
@@ -370,7 +381,7 @@ class Fill:
         offset = self._panel_start()
         for dim in dims:
             position = self.elements.scalar_index(Affine.of(dim.source))
-            offset = offset + self._along(dim, position - self.needs[dim.source].origin)
+            offset = offset + dim.place(position - self.needs[dim.source].origin)
         return offset
 
     def _write(self) -> None:
@@ -384,13 +395,6 @@ class Fill:
             return
         lanes = position.lanes
         first = position.env[split.source] - self.needs[split.source].origin
-        varying = self._along(split, b.splat(first, lanes) + b.lane_ids(lanes))
+        varying = split.place(b.splat(first, lanes) + b.lane_ids(lanes))
         fixed = self._offset([dim for dim in self.dims if dim is not split])
         b.scatter(register, self.buffer, b.splat(fixed, lanes) + varying, mask=position.mask)
-
-    def _along(self, dim: Dim, position: Register) -> Register:
-        """Scratch offset of a position of the block, or of one for each lane, along a dimension."""
-        if dim.modulus == 1:
-            return position * dim.stride
-        quotient, remainder = position // dim.modulus, position % dim.modulus
-        return remainder * dim.plane + quotient * dim.stride

@@ -58,6 +58,13 @@ class Dim:
         plain = var is not None and self.window == Window(Affine.of(var), var.extent)
         return var if plain else None
 
+    def place(self, position: Register) -> Register:
+        """Where in scratch a position of the block lies, or one for each lane."""
+        if self.modulus == 1:
+            return position * self.stride
+        quotient, remainder = position // self.modulus, position % self.modulus
+        return remainder * self.plane + quotient * self.stride
+
 
 @dataclass(frozen=True)
 class Need:
@@ -108,7 +115,7 @@ class View:
     base: offset where all axes stand at the start of what the loops handed down. depends: axes that
     choose the element. padded: reading whole vectors past the end of the lane axis stays inside the
     array. phased: dimensions with a modulus. panel: the axis of which each group of tiles has a
-    panel, and its elements; (None, 0) where none is.
+    panel, and its elements; (None, 0) where none is. flips: bits that are flipped in what is read.
     """
 
     buffer: Buffer
@@ -119,6 +126,7 @@ class View:
     padded: bool = False
     phased: Sequence[Dim] = ()
     panel: tuple[Var | None, int] = (None, 0)
+    flips: int = 0
 
     def moved(self, axis: Var, position: Register) -> Register:
         """The change of offset when `axis` moves from its block's start to `position`."""
@@ -160,7 +168,7 @@ def panel_split(source: Source, tiling: Tiling) -> Split | None:
     if tiling.lane is None or source.windows or not tiling.panels:
         return None
     wide = tiling.lane in source.depends
-    along = tiling.lane if wide else source.beside
+    along = tiling.lane if wide else None if tiling.depth else source.beside
     splits = (split for split in tiling.splits if split.var is along and (wide or split.most > 1))
     return next(splits, None)
 
@@ -181,6 +189,8 @@ def layout(source: Source, tiling: Tiling, dtype: DType) -> tuple[list[Dim], int
         order.sort(key=lambda var: -abs(memory.coeff(var)) or -math.inf)
     if lane in source.depends:
         order.sort(key=lambda var: lane in windows[var].at.vars())
+    elif tiling.depth:  # rows of matrices are words of a row
+        order.sort(key=lambda var: var in tiling.reduce)
     if split is not None:  # tiles go through all steps before they come to the next place
         order.sort(key=lambda var: (var is split.var, var in tiling.reduce))
     line = max(tiling.line_nbytes // dtype.itemsize, 1)
@@ -201,6 +211,6 @@ def layout(source: Source, tiling: Tiling, dtype: DType) -> tuple[list[Dim], int
     lines = -(-size // line)
     if split is None:
         lines += 1
-    elif split.var is not lane:  # they are filled together, so on different cache sets
+    elif split.var is not lane or source.bytes_apart:  # filled together: on different cache sets
         lines = lines // 2 * 2 + 1
     return placed[::-1], lines * line

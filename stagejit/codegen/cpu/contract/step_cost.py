@@ -111,6 +111,8 @@ class StepCosts:
         self.vector = wide[0] if len(wide) == 1 else None  # what is read as vectors, if only one is
         self.fma_rate = float(target.fma_ports)
         self.nbytes = nest.dtype.itemsize
+        flipped = nest.flipped(lane)
+        self.flipped = None if flipped is None else sources[flipped]
 
     def readings(self, pack: Sequence[bool]) -> list[_Reading]:
         """What the operands cost a step, whatever the tile."""
@@ -197,6 +199,8 @@ class StepCosts:
 
     def _widening(self, source: Source) -> float:
         """Operations that convert what one load reads: on the ports that multiply."""
+        if source is self.flipped:
+            return 1.0
         if not self.is_widened(source):
             return 0.0
         if self.lane not in source.depends:

@@ -34,6 +34,9 @@ _FINER_AT_MOST, _WORTH_EVENNESS = 3, 0.9
 _FEW_GROUPS = 4
 _NARROW_SQUARE_CYCLES = 0.5  # an element through a transpose that comes from fewer lines
 _GATHER_CYCLES = 3.0  # an element whose neighbours in memory are too few for a transpose
+# A vector of words that are made of bytes: of vectors of each of the four, or of what lies apart.
+_QUAD_CYCLES, _SORTED_QUAD_CYCLES = 8.0, 48.0
+_FEWEST_QUADS = 64
 _STREAM_STEPS = 8  # rows in flight where an operand streams from memory
 # Bytes of each row that an item should read at least: from memory, from the last cache.
 _STREAM_CHUNK, _NEAR_CHUNK = 4096, 1024
@@ -113,7 +116,7 @@ class BlockSearch(TileSearch):
         return replace(
             tiling,
             cycles=self.at_least(tiling) + moved,
-            near=far or self.steps_from_second(tiling),
+            near=0 if tiling.depth else far or self.steps_from_second(tiling),
             near_cache=2 if far else 1,
             next_tile=self.next_tile(tiling),
         )
@@ -132,6 +135,8 @@ class BlockSearch(TileSearch):
 
     def _move_cycles(self, source: Source, tiling: Tiling) -> float:
         lane, windows = self.lane, source.windows
+        if source.quads is not None and not source.words:
+            return self._quad_cycles(source)
         if lane is None or lane not in source.depends:
             rows = panel_split(source, tiling)
             return 4.0 / self.lanes if rows is None else self.piece_cycles(rows.most)
@@ -151,6 +156,12 @@ class BlockSearch(TileSearch):
         if length < self.lanes and length != gap:
             return _GATHER_CYCLES
         return _NARROW_SQUARE_CYCLES if self.is_widened(source) else 0.8
+
+    def _quad_cycles(self, source: Source) -> float:
+        """Cycles to make a word of four bytes: of four vectors of bytes, which are read as such, or
+        sorted, or gathered."""
+        near = source.memory is not None and any(step == 1 for _, step in source.memory.terms)
+        return (_QUAD_CYCLES if near else _SORTED_QUAD_CYCLES) / self.lanes
 
     def _store_cycles(self) -> float:
         """Cycles to store the sums: as vectors, through register transposes, lane by lane, or
@@ -187,6 +198,8 @@ class BlockSearch(TileSearch):
         if vector is not None:
             packs = tiling.pack[self.sources.index(vector)]
             vector = None if packs or not self.streams(vector) else vector
+        if self.vector is not None and self.vector.bytes_apart:
+            most = min(most, max(_FEWEST_QUADS, 4 * self.rows_beside(self.vector)))
         if self.runs_on(tiling):
             most = max(most, _MOST_STEPS_IN_LINE)
         elif vector is not None:
@@ -200,8 +213,8 @@ class BlockSearch(TileSearch):
         axis, inner = self._cut_axis(tiling, most)
         blocks = -(-axis.extent // max(most // inner, 1))
         size = -(-axis.extent // blocks)
-        if axis is self.lane:
-            size = -(-size // lane_step) * lane_step
+        whole = lane_step if axis is self.lane else tiling.depth or 1
+        size = -(-size // whole) * whole
         if axis is tiling.reduce[0] and size >= axis.extent:
             return tiling
         ahead = vector is not None and self.is_prefetched(vector) and not self.runs_on(tiling)
@@ -277,7 +290,9 @@ class BlockSearch(TileSearch):
         steps = math.prod((size, *(extents.get(var, var.extent) for var in inner)))
         if axis not in axes or axis is self.lane or size <= 1 or steps < MOST_STEPS // 2:
             return []
-        return [replace(tiling, blocked=axis, k_block=-(-size // 2))]
+        whole = tiling.depth or 1
+        half = -(-size // (2 * whole)) * whole
+        return [replace(tiling, blocked=axis, k_block=half)] if half < size else []
 
     def _traffic(self, tiling: Tiling) -> float:
         """Elements moved by all items, packed ones counted as often as they are copied."""
@@ -307,6 +322,10 @@ class BlockSearch(TileSearch):
         if vector is not None and streams:
             chunk = _STREAM_CHUNK if self.is_far(vector) or self.is_passed(vector) else _NEAR_CHUNK
             chunks = max(self.row(vector) * self.nbytes // chunk, 1)
+            apart = math.prod(var.extent for var in self.shared)
+            wanted = min(wanted, max(self.target.cores, apart * chunks))
+        elif vector is not None and vector.bytes_apart:
+            chunks = max(self.row(vector) // _NEAR_CHUNK, 1)
             apart = math.prod(var.extent for var in self.shared)
             wanted = min(wanted, max(self.target.cores, apart * chunks))
         few = _PACKING_ITEMS_PER_CORE if all(tiling.pack) else _FEW_ITEMS_PER_CORE

@@ -10,7 +10,9 @@ import math
 from dataclasses import dataclass
 
 from stagejit.base.threads.locks import remembered
+from stagejit.codegen.nest.emitter import Emitter
 from stagejit.codegen.nest.groups import Split
+from stagejit.codegen.nest.spans import Span
 from stagejit.index.affine import Var
 
 
@@ -27,7 +29,8 @@ class Tiling:
     from further away (`near_cache`); 0: it comes when it is read. next_tile: the number of the
     operand of which tiles bring what the next one along an axis reads, which lies behind their own,
     and that axis. cut: the reduction axis of which the last part has fewer steps. panels: what is
-    packed with lanes lies tile by tile, see Note [Panels of scratch].
+    packed with lanes lies tile by tile, see Note [Panels of scratch]. depth: steps at once of
+    tiles in registers of matrices; 0: they are in vectors.
     """
 
     lane: Var | None
@@ -44,6 +47,7 @@ class Tiling:
     next_tile: tuple[int, Var] | None = None
     cut: Var | None = None
     panels: bool = True
+    depth: int = 0
     line_nbytes: int = 64
 
     def __str__(self) -> str:
@@ -51,6 +55,7 @@ class Tiling:
         sizes = [split.most for split in self.splits if split.most > 1]
         lane = f" vectors along {self.lane.name} of {self.lane.extent}" if self.lane else " scalars"
         blocks = f", blocks of {self.k_block} steps" if self.blocked else ""
+        blocks = f", in matrices of {self.depth} steps{blocks}" if self.depth else blocks
         packed = [side for side, packs in zip(("left", "right"), self.pack, strict=True) if packs]
         return (
             f"{' x '.join(map(str, sizes)) or 1}{lane}{blocks}, "
@@ -114,3 +119,29 @@ class Tiling:
         if self.blocked is not None:
             extents[self.blocked] = self.k_block
         return extents
+
+
+@dataclass(frozen=True)
+class Steps:
+    """One loop of the reduction, over `var`, whose steps move the operands by `moves`.
+
+    axis: where `var` does not tell how many steps there are: the axis whose length times `times`
+    does; of its steps only each `apart`-th, from `first` on. vector: lanes run along it.
+    """
+
+    var: Var
+    moves: tuple[int, int]
+    axis: Var | None = None
+    times: int = 1
+    first: int = 0
+    apart: int = 1
+    vector: bool = False
+
+    def handed(self, emitter: Emitter) -> dict[Var, Span]:
+        """What the loop covers, where that is not all of `var`."""
+        if self.axis is None:
+            return {}
+        trips = emitter.span(self.axis).length * self.times
+        if self.apart > 1:
+            trips = (trips + (self.apart - 1 - self.first)) // self.apart
+        return {self.var: Span.between(emitter.b.const(0), trips)}

@@ -159,7 +159,7 @@ class _Lowering:
 
     def _base(self, buffer: Buffer, position: int) -> Ref:
         e = self.e
-        if buffer.space == "arg":
+        if buffer.space in ("arg", "words"):
             return self._given("%bufs", buffer.index, POINTER)
         if buffer.space == "scratch":
             return self._scratch(buffer.offset_nbytes)
@@ -173,6 +173,9 @@ class _Lowering:
         memory.fault = self._given("%bufs", len(arguments), POINTER)
         for buffer in arguments:
             memory.limits[buffer] = self._param(first + buffer.index)
+        for buffer in (b for b in self.function.buffers if b.space == "words"):
+            nbytes = self._param(first + buffer.index)
+            memory.limits[buffer] = self.e.binary("lshr", nbytes, 2)
         memory.fault_base = self._param(first + len(arguments))
         memory.scratch_fault = len(arguments) + 1
         for buffer, at in shadows(self.function).items():
@@ -294,5 +297,6 @@ _EFFECTS: dict[str, Callable[[_Lowering, Op], None]] = {
     **dict.fromkeys(("load", "gather"), lambda lowering, op: lowering.memory.read(op)),
     **dict.fromkeys(("store", "scatter"), lambda lowering, op: lowering.memory.write(op)),
     "prefetch": lambda lowering, op: lowering.memory.prefetch(op),
+    "multiply_bytes": lambda lowering, op: lowering.memory.multiply_bytes(op),
     "forget": lambda lowering, op: lowering.memory.forget(op),
 }

@@ -26,6 +26,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from stagejit.codegen.cpu.llvm.byte_matrices import multiply_bytes
 from stagejit.codegen.cpu.llvm.shadow import clear_marks, marks_broken
 from stagejit.codegen.cpu.llvm.text import POINTER, Emitter, Ref, type_text
 from stagejit.codegen.ir.nodes import I1, I64, Block, Buffer, Op, Type, Value
@@ -93,6 +94,34 @@ class Memory:
         pointer = self.e.place(self.bases[buffer], buffer.elem, op.operands[0])
         hints = [f"i32 {int(op.attrs['write'])}", f"i32 {op.attrs['locality']}", "i32 1"]
         self.e.effect("prefetch.p0", [pointer, *hints])
+
+    def multiply_bytes(self, op: Op) -> None:
+        """Products of matrices; with `verify`, they are left out if one has no room."""
+        e, shape = self.e, op.attrs["shape"]
+        buffers = [op.attrs[name] for name in ("left", "right", "buffer")]
+        *at, adds = map(e.ref, op.operands)
+        inside = Ref(I1, "true")
+        for buffer, start, (last, step) in zip(buffers, at, shape.ends, strict=False):
+            if self.scratch_fault:
+                end = e.binary("mul", e.binary("sub", at[3], 1), step)
+                end = e.binary("add", e.binary("add", start, end), last)
+                inside = e.binary("and", inside, self._holds(buffer, start, end))
+
+        def multiply() -> None:
+            multiply_bytes(e, shape, [self.bases[buffer] for buffer in buffers], at, adds)
+
+        if self.scratch_fault:
+            self._when(inside, None, multiply)
+        else:
+            multiply()
+
+    def _holds(self, buffer: Buffer, first: Ref, last: Ref) -> Ref:
+        """Whether a buffer has these elements; reports where it has not."""
+        e, limit = self.e, self.limits.get(buffer, self.e.const(buffer.size, I64))
+        inside = e.binary("and", *(e.compare("ult", at, limit) for at in (first, last)))
+        which = buffer.index + 1 if buffer in self.limits else self.scratch_fault
+        self._report(e.binary("xor", inside, 1), which)
+        return inside
 
     def _index_and_mask(self, op: Op, at: int) -> tuple[Value, Ref | None]:
         rest = op.operands[at:]
@@ -303,7 +332,7 @@ def _all_on(access: Type) -> Ref:
 def _scope(buffer: Buffer) -> str:
     if buffer.readonly:
         return READONLY
-    return MUTABLE if buffer.space == "arg" else buffer.name
+    return MUTABLE if buffer.space in ("arg", "words") else buffer.name
 
 
 def _moved(type: Type) -> Type:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from stagejit.codegen.cpu.llvm.casts import cast
+from stagejit.codegen.cpu.llvm.dots import dot_bytes
 from stagejit.codegen.cpu.llvm.lookups import lookup
 from stagejit.codegen.cpu.llvm.text import Emitter, Ref, type_text
 from stagejit.codegen.ir.nodes import I1, I32, Op, Type
@@ -314,6 +315,7 @@ _LOWERINGS: dict[str, Callable[[Emitter, Op, list[Ref], Type], Ref]] = {
     **dict.fromkeys(("fminimum", "fmaximum"), _ieee_extremum),
     **dict.fromkeys(("fcmp", "icmp"),
                     lambda e, op, args, result: e.compare(op.attrs["predicate"], *args)),
+    "dot_bytes": lambda e, op, args, result: dot_bytes(e, op.attrs["signed"], *args),
     "fneg": _fneg, "umulh": _umulh, "fma": _fma, "scalef": _scalef, "reduce": _reduce,
     "mask_below": _mask_below, "copysign": lambda e, op, args, result: _with_sign(e, *args),
     "select": lambda e, op, args, result: e.select(*args),

@@ -229,6 +229,15 @@ def _int_to_float(op: Op, result: Type, a: Array) -> Array:
     return from_integers(a, DTYPES[result.elem])
 
 
+def _dot_bytes(op: Op, result: Type, a: Array, b: Array, c: Array) -> Array:
+    parts = [
+        np.ascontiguousarray(x)[..., None].view(np.int8 if signed else np.uint8).astype(np.int32)
+        for x, signed in zip((a, b), op.attrs["signed"], strict=True)
+    ]
+    total: Array = c + (parts[0] * parts[1]).sum(-1, dtype=np.int32)
+    return total
+
+
 # -------------------------------------------------------------------- vectors
 
 
@@ -319,7 +328,8 @@ _TYPED: dict[str, Evaluate] = {
     "const": lambda op, result: np.broadcast_to(
         numbers([op.results[0].const], result), (1, result.lanes) if result.lanes else (1,)
     ),
-    "icmp": _icmp, "fcmp": _fcmp, "trunc": _trunc, "zext": _zext, "sext": _sext,
+    "dot_bytes": _dot_bytes, "icmp": _icmp, "fcmp": _fcmp, "trunc": _trunc, "zext": _zext,
+    "sext": _sext,
     "fptrunc": lambda op, result, a: narrowed(a, DTYPES[result.elem]),
     "fpext": lambda op, result, a: a.astype(DTYPES[result.elem]),
     "fptosi": _float_to_int, "fptoui": _float_to_int, "sitofp": _int_to_float,

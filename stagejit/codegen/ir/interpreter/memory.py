@@ -27,7 +27,7 @@ class Memory:
     def __init__(self, buffer: Buffer, elements: Array, written: Array | None, copies: int) -> None:
         self.buffer, self.elements, self.written, self.copies = buffer, elements, written, copies
         self.size = elements.size // copies
-        own = buffer.space != "arg"  # begins on a cache line
+        own = buffer.space not in ("arg", "words")  # begins on a cache line
         self.address = 0 if own else elements.__array_interface__["data"][0]
 
     # ---------------------------------------------------------------- accesses
@@ -128,6 +128,8 @@ def memory_of(
     """
     if buffer.space == "arg":
         return _argument(buffer, arrays)
+    if buffer.space == "words":
+        return _words(buffer, arrays[buffer.index])
     if buffer.space == "table":
         return Memory(buffer, numbers(buffer.data, buffer.elem), None, 1)
     copies = threads if buffer.space == "stack" else 1
@@ -145,3 +147,9 @@ def _argument(buffer: Buffer, arrays: Sequence[Array]) -> Memory:
     if array.dtype.itemsize != wanted.itemsize or not array.flags.c_contiguous:
         raise Fault(f"{buffer}, of {buffer.elem}, is given a {array.dtype} array")
     return Memory(buffer, array.reshape(-1).view(wanted), None, 1)
+
+
+def _words(buffer: Buffer, array: Array) -> Memory:
+    octets: Array = array.reshape(-1).view(np.uint8)
+    whole = octets[: octets.size // 4 * 4]
+    return Memory(buffer, whole.view(DTYPES[buffer.elem.elem]), None, 1)

@@ -28,6 +28,7 @@ from stagejit.codegen.ir.interpreter.arithmetic import (
     faults,
     numbers,
 )
+from stagejit.codegen.ir.interpreter.byte_matrices import places, products
 from stagejit.codegen.ir.interpreter.memory import Memory, memory_of
 from stagejit.codegen.ir.interpreter.rounding import Array
 from stagejit.codegen.ir.nodes import I64, Block, Buffer, Callee, Function, Op, Type, Value
@@ -84,7 +85,7 @@ class Run:
             "for": self._for, "if": self._if, "load": self._load, "gather": self._load,
             "store": self._store, "scatter": self._store, "call": self._call,
             "forget": lambda op: self.memories[op.attrs["buffer"]].forget(),
-            "prefetch": lambda op: None,
+            "prefetch": lambda op: None, "multiply_bytes": self._multiply_bytes,
         }  # fmt: skip
 
     def all(self) -> None:
@@ -163,6 +164,16 @@ class Run:
         index, on = self._places(op, 1, value.type)
         self._require_aligned(op, memory, index, on)
         memory.write(index, self.values[value], on)
+
+    def _multiply_bytes(self, op: Op) -> None:
+        left, right, sums = (self.memories[op.attrs[key]] for key in ("left", "right", "buffer"))
+        *starts, steps, adds = (int(self.values[operand][0]) for operand in op.operands)
+        if steps < 1:
+            raise Fault("`multiply_bytes` without a step")
+        shape = op.attrs["shape"]
+        at = [place + start for place, start in zip(places(shape, steps), starts, strict=True)]
+        total = products(shape, left.read(at[0], None), right.read(at[1], None))
+        sums.write(at[2], total + sums.read(at[2], None) if adds else total, None)
 
     def _places(self, op: Op, at: int, access: Type) -> tuple[Array, Array | None]:
         """The index of each lane, and which lanes are on, of operands from `at` on."""

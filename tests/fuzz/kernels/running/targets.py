@@ -7,13 +7,20 @@ Input: names. Output: `Targets`, and for each name that is missing the reason. I
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from stagejit.codegen.cpu.instructions import has_matrices
 from stagejit.codegen.target import Target
 from tests.fuzz.kernels.running.bochs import Bochs, emulated, refuse_bochs
 from tests.fuzz.kernels.running.emulator import Emulator, refuse_emulator
 
-ALL = ("avx512", "avx2", "sse2", "neon")
+# Like another, with instructions that add up products of bytes.
+_OF_BYTES = {
+    "vnni": ("avx2", "+avxvnni"), "dotprod": ("neon", "+dotprod"),
+    "amx": ("avx512", "+avx512vnni,+amx-tile,+amx-int8"),
+}  # fmt: skip
+ALL = ("avx512", "avx2", "sse2", "neon", *_OF_BYTES)
+_ARM = ("neon", "dotprod")
 
 
 @dataclass(frozen=True)
@@ -45,7 +52,7 @@ def find_targets(names: Sequence[str] = ALL) -> Targets:
         if reason:
             skipped[name] = reason
             continue
-        if name == "neon" and host.is_x86:
+        if name in _ARM and host.is_x86:
             emulators[name] = Emulator()
         elif name == "avx512" and not host.has_avx512:
             emulators[name] = Bochs()
@@ -56,14 +63,21 @@ def find_targets(names: Sequence[str] = ALL) -> Targets:
 def _cpu(name: str, host: Target) -> Target:
     if (name == "avx512" and host.has_avx512) or (name == "neon" and not host.is_x86):
         return host
-    cpu: Target = getattr(Target, name)()
+    cpu = cpu_named(name)
     return emulated(cpu) if name == "avx512" else cpu
+
+
+def cpu_named(name: str) -> Target:
+    """The CPU of that name, whether it runs here or not."""
+    like, features = _OF_BYTES.get(name, (name, ""))
+    cpu: Target = getattr(Target, like)()
+    return replace(cpu, name=name, features=f"{cpu.features},{features}") if features else cpu
 
 
 def _refuse(name: str, host: Target) -> str:
     if name not in ALL:
         return f"there is no such target; there are {', '.join(ALL)}"
-    if name == "neon":
+    if name in _ARM:
         return refuse_emulator() if host.is_x86 else ""
     if not host.is_x86:
         return "this is no x86"
@@ -71,4 +85,8 @@ def _refuse(name: str, host: Target) -> str:
         return refuse_bochs()
     if name == "avx2" and not (host.has("avx2") and host.has("fma")):
         return "this processor has no AVX2"
+    if name == "vnni" and not host.has("avxvnni"):
+        return "this processor has no AVX-VNNI"
+    if name == "amx" and not has_matrices(host):
+        return "this processor has no AMX"
     return ""

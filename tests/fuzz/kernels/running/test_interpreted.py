@@ -20,11 +20,10 @@ from tests.fuzz.kernels.case import draw_case
 from tests.fuzz.kernels.check import Caches, Job, jobs_of
 from tests.fuzz.kernels.choices import Choices
 from tests.fuzz.kernels.running.interpreted import difference, interpreted, is_small
-from tests.fuzz.kernels.running.targets import find_targets
+from tests.fuzz.kernels.running.targets import ALL, cpu_named, find_targets
 from tests.fuzz.kernels.verdict import Runner
 
-CPUS = {"avx512": Target.avx512(), "avx2": Target.avx2(), "sse2": Target.sse2(),
-        "neon": Target.neon()}  # fmt: skip
+CPUS = {name: cpu_named(name) for name in ALL}
 # Bochs takes seconds to start.
 FOUND = find_targets([name for name in CPUS if name != "avx512" or Target.host().has_avx512])
 # What decides how kernels are cut, from far too little to far too much.

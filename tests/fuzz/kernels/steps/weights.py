@@ -68,15 +68,19 @@ def _in_nibbles(d: Draft, x: Drawn, columns: int) -> tuple[Drawn, Drawn]:
 
 
 def widened(d: Draft) -> None:
-    """A product of 8 or 16 bits, summed in 32; of two matrices, or of as many pairs of them."""
+    """A product of 8 or 16 bits, summed in 32; of two matrices, or of as many pairs of them; of
+    bytes of which some have a sign at times, that are widened before."""
     c = d.c
     narrow, wide = c.pick(((i8, i32), (bf16, f32), (f16, f32), (u8, i32), (i16, i32)))
     depth, rows, columns = c.pick(_DEPTHS), c.pick(_ROWS), c.pick(_COLUMNS)
     batch = (c.pick((2, 1, 3)),) if c.chance(3) else ()
     first = len(batch)
     x = d.argument((*batch, rows, depth), narrow)
-    y = d.argument((*batch, *((columns, depth) if c.below(2) else (depth, columns))), narrow)
+    other = c.pick((i8, u8)) if wide is i32 and narrow in (i8, u8) else narrow
+    y = d.argument((*batch, *((columns, depth) if c.below(2) else (depth, columns))), other)
     at = first if y.shape[first] == depth else first + 1
+    if other is not narrow or (wide is i32 and c.chance(3)):
+        x, y = d.convert(x, wide), d.convert(y, wide)
     axes = tuple(range(first))
     made = _product(d, x, y, ((first + 1,), (at,)), (axes, axes), wide, depth)
     if c.chance(3):
