@@ -11,7 +11,8 @@ import math
 
 from stagejit.codegen.ir.builder import Builder
 from stagejit.codegen.ir.nodes import Value
-from stagejit.codegen.math.core import INFINITY, NAN, bits_of, copy_sign, from_bits
+from stagejit.codegen.ir.shared_code import called
+from stagejit.codegen.math.core import INFINITY, NAN, bits_of, copy_sign, from_bits, where_some
 from stagejit.types import DType
 
 # Quotient bits that one step of `rem` removes, with room to spare for an exact product.
@@ -96,7 +97,35 @@ def is_finite(b: Builder, x: Value) -> Value:
 
 
 def _float_rem(b: Builder, x: Value, y: Value) -> Value:
-    """C's fmod, exact for all magnitudes: long division, some quotient bits at a time."""
+    """C's fmod, exact for all magnitudes: one division where the quotient has room in a float."""
+    smaller = abs(x) < abs(y)
+    if x.type.lanes:
+        return b.select(smaller, x, _divided(b, x, y))
+    return b.if_(smaller, lambda: [x], lambda: [_divided(b, x, y)])[0]
+
+
+def _divided(b: Builder, x: Value, y: Value) -> Value:
+    type, dividend, divisor = x.type, abs(x), abs(y)
+    ratio = dividend / divisor
+    # Bits of the rest are bits of the divisor, none of which is a denormal number here.
+    one = (ratio < 2.0 ** (type.mantissa - 1)) & (divisor >= type.tiny * 2.0**type.mantissa)
+    return where_some(
+        b,
+        ~one,
+        lambda: called(b, "rem_long", [x, y], _long_division, "rare"),
+        lambda: copy_sign(b, _rest(b, dividend, divisor, ratio), x),
+    )
+
+
+def _rest(b: Builder, dividend: Value, divisor: Value, ratio: Value) -> Value:
+    """What a division to a whole number leaves of the dividend. ratio: rounded."""
+    # Rounded, it is never below the true integer part: at most one step back.
+    over = b.fma(-b.unary("trunc", ratio), divisor, dividend, exact=True)
+    return b.select(over < 0.0, over + divisor, over)
+
+
+def _long_division(b: Builder, x: Value, y: Value) -> Value:
+    """fmod, some quotient bits at a time."""
     type = x.type
     dividend, high = _significand(b, abs(x))
     divisor, low = _significand(b, abs(y))
@@ -110,15 +139,11 @@ def _float_rem(b: Builder, x: Value, y: Value) -> Value:
     def divide(_: Value, rest: Value, left: Value) -> list[Value]:
         taken = b.binary("smin", left, step)
         scaled = rest * from_bits(b, (taken + type.bias) << type.mantissa)
-        # The rounded quotient is never below the true integer part: at most one step back.
-        quotient = b.unary("trunc", scaled / divisor)
-        over = b.fma(-quotient, divisor, scaled, exact=True)
-        return [b.select(over < 0.0, over + divisor, over), left - taken]
+        return [_rest(b, scaled, divisor, scaled / divisor), left - taken]
 
     rest, _ = b.loop(0, steps, 1, [rest, left], divide)
     result = copy_sign(b, b.scalef(rest, b.cast("sitofp", low, type.elem)), x)
-    smaller = b.compare("lt", abs(x), abs(y))
-    return b.select(valid | smaller, b.select(smaller, x, result), NAN)
+    return b.select(valid, result, NAN)
 
 
 def _significand(b: Builder, a: Value) -> tuple[Value, Value]:

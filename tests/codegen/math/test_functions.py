@@ -179,6 +179,27 @@ def test_remainder_of_any_magnitudes(compile_kernel: Compile, dtype: DType) -> N
         np.testing.assert_array_equal(np.signbit(actual), np.signbit(np.fmod(x, y)))
 
 
+@pytest.mark.parametrize("dtype", [types.f32, types.f64], ids=str)
+@pytest.mark.parametrize("lanes", [0, None], ids=["scalar", "vector"])
+def test_remainder_next_to_multiples(
+    compile_kernel: Compile, dtype: DType, lanes: int | None
+) -> None:
+    """Of as many as a quotient has room for, of more, and of divisors that have no bits to lose."""
+    rng, info = np.random.default_rng(5), np.finfo(dtype.numpy)
+    y = [rng.uniform(0.5, 2, 4096), info.tiny * 2.0 ** rng.uniform(0, info.nmant + 4, 4096)]
+    y = np.concatenate(y).astype(dtype.numpy)
+    x = (y * np.floor(2.0 ** rng.uniform(0, info.nmant + 4, 8192))).astype(dtype.numpy)
+    x = np.nextafter(x, rng.choice([0, np.inf], 8192).astype(dtype.numpy))
+    x = np.copysign(x, rng.choice([-1, 1], 8192).astype(dtype.numpy))
+    x[:6], y[:6] = [np.inf, np.nan, 1, -1, 0, -0.0], [1, 1, np.inf, np.nan, 0, 3]
+    for target in TARGETS[:3]:
+        actual = apply(compile_kernel, "rem", dtype, x, y, target=target, lanes=lanes)
+        with np.errstate(invalid="ignore"):
+            wanted = np.fmod(x, y)
+        np.testing.assert_array_equal(actual, wanted)
+        np.testing.assert_array_equal(np.signbit(actual[5:]), np.signbit(wanted[5:]))
+
+
 # -------------------------------------------------------------------- conversions
 
 
