@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 from stagejit.base.decisions import Decision
 from stagejit.base.machine import SMALL_SERVER, Machine
@@ -59,7 +60,7 @@ from stagejit.rewrites.tiling import fuse
 from stagejit.rewrites.tiling.fuse import tile_and_fuse
 from stagejit.rewrites.weights import evaluate, forms, scales
 from stagejit.rewrites.weights.forms import store_weights, want_axes
-from stagejit.rewrites.weights.inside import forget_bound, tell_bound
+from stagejit.rewrites.weights.inside import forget_bound, let_through, tell_bound
 from stagejit.rewrites.weights.measures import of_body
 from stagejit.rewrites.weights.readers import keep_what_others_read
 from stagejit.rewrites.weights.stacked import stack_weights
@@ -89,10 +90,14 @@ def _share_inside(log: Log) -> None:
 
 
 def _store(log: Log) -> None:
-    """Weights in fewer bytes; what is made of them is simplified, too."""
-    before = len(log.decisions)
+    """Weights in fewer bytes; what is made of them is simplified, too, also of all layers: it is
+    known by its text, and bodies that read it are simplified."""
+    before, first_id = len(log.decisions), log.graph.next_id
     store_weights(log)
-    if any(decision.applied for decision in log.decisions[before:]):
+    loops = [op for op in log.graph.ops() if op.id >= first_id and op.definition.is_loop]
+    for body in (body for op in loops for body in bodies_of(op)):
+        log.decisions += run_steps(body, (SIMPLIFY,), log.options, log.machine)
+    if loops or any(decision.applied for decision in log.decisions[before:]):
         log.decisions += run_steps(log.graph, (SIMPLIFY,), log.options, log.machine)
 
 
@@ -153,7 +158,8 @@ def rewrite_program(
 ) -> list[Decision]:
     """The same for a graph that is no body. Bodies know which of their inputs are weights while
     they are rewritten."""
-    decisions = []
+    decisions = _let_through(graph, options) if any(graph.bound) else []
+    forget_bound(graph)
     if any(weight.form for weight in graph.weights.values()):
         decisions += _loops_first(graph, options)
         keep_what_others_read(graph)
@@ -161,6 +167,18 @@ def rewrite_program(
     decisions += rewrite_graph(graph, options, machine, watch)
     forget_bound(graph)
     return decisions
+
+
+def _let_through(graph: Graph, options: Options) -> list[Decision]:
+    """Barriers hide no weights, in bodies either."""
+    decisions = []
+    for op in graph.ops():
+        if op.definition.has_bodies:
+            tell_bound(graph, op)
+        for body in bodies_of(op):
+            decisions += _let_through(body, options)
+    step = GraphStep(evaluate.NAME, partial(let_through, name=evaluate.NAME))
+    return [*decisions, *run_steps(graph, (step,), options)]
 
 
 def _loops_first(graph: Graph, options: Options) -> list[Decision]:

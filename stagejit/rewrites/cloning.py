@@ -58,6 +58,14 @@ def cloned(
     return {value: made[value] for value in values}
 
 
+def cloned_alike(
+    graph: Graph, values: Sequence[Value], known: Mapping[Value, Value]
+) -> dict[Value, Value]:
+    """The same in an order that is the same wherever the values are from: as users read them."""
+    made = appended(graph, _as_read(values, known), known)
+    return {value: made[value] for value in values}
+
+
 def appended(
     graph: Graph,
     ops: Iterable[Op],
@@ -95,20 +103,38 @@ def _twin(body: Graph) -> Graph:
 
 
 def copied(
-    graph: Graph, inputs: Sequence[Value], outputs: Sequence[Value], donated: Container[int]
+    graph: Graph,
+    inputs: Sequence[Value],
+    outputs: Sequence[Value],
+    donated: Container[int],
+    name: str = "",
 ) -> Graph:
     """A graph that computes `outputs` from `inputs`, both values of `graph`; donated: which of the
-    new inputs may be overwritten."""
-    made = Graph(graph.name)
+    new inputs may be overwritten. name: of one that has the same text wherever it is from: its
+    inputs are called alike, and ops come as their users read them."""
+    made = Graph(name or graph.name)
     known = {}
-    names = dict(zip(graph.inputs, graph.input_names, strict=True))
+    names = {} if name else dict(zip(graph.inputs, graph.input_names, strict=True))
     for at, value in enumerate(inputs):
-        name = names.get(value, f"hoisted{at}")
-        known[value] = made.add_input(name, value.type, donated=at in donated)
+        input_name = names.get(value, f"{'w' if name else 'hoisted'}{at}")
+        known[value] = made.add_input(input_name, value.type, donated=at in donated)
     wanted = list(dict.fromkeys(outputs))
-    known |= cloned(made, wanted, known)
+    known |= (cloned_alike if name else cloned)(made, wanted, known)
     made.set_outputs([known[value] for value in outputs])
     return made
+
+
+def _as_read(values: Iterable[Value], known: Container[Value]) -> Iterable[Op]:
+    """The ops behind values, each after those of its operands, which come in their order."""
+    ops = dict[Op, None]()
+    pending = [value.op for value in values if value not in known][::-1]
+    while pending:
+        op = pending[-1]
+        missing = [x.op for x in op.operands if x not in known and x.op not in ops]
+        pending += reversed(missing)
+        if not missing:
+            ops[pending.pop()] = None
+    return ops
 
 
 def _in_order(ops: Set[Op]) -> list[Op]:

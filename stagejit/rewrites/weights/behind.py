@@ -91,24 +91,28 @@ def itself(value: Value) -> Value:
 class ReadFrom(OverOperands[Mapping[Value, int]]):
     """What a call has to read for a value, and how many bytes of each: the value itself, or what it
     is computed from, where that is no more. Of a part, as much as it is a part of its operand.
-    source: what stands for an operand."""
+    source: what stands for an operand. of_parts: what is put together counts as its parts, though a
+    call may write it before it is read."""
 
-    def __init__(self, source: SourceOf = itself) -> None:
+    def __init__(self, source: SourceOf = itself, *, of_parts: bool = False) -> None:
         super().__init__()
-        self.source = source
+        self.source, self.of_parts = source, of_parts
 
     def nbytes(self, values: Iterable[Value]) -> int:
         """For all of these; what several need is read once."""
         return sum(self._together(values).values())
 
     def behind(self, value: Value) -> Sequence[Value]:
-        return [self.source(x) for x in value.op.operands] if _may_be_computed(value.op) else ()
+        return [self.source(x) for x in value.op.operands] if self._passes(value.op) else ()
+
+    def _passes(self, op: Op) -> bool:
+        return _may_be_computed(op) or (self.of_parts and op.definition.is_insert)
 
     def found(self, value: Value) -> Mapping[Value, int]:
         known, own = value.op.definition, value.type.nbytes
-        if known.counts:
+        if known.counts or known.is_empty:
             return {}
-        if not _may_be_computed(value.op):
+        if not self._passes(value.op):
             return {value: own}
         read = self._together(self.behind(value))
         nbytes = sum(read.values())
@@ -127,7 +131,20 @@ class ReadFrom(OverOperands[Mapping[Value, int]]):
 def _may_be_computed(op: Op) -> bool:
     """Where its result is read, of its operands."""
     known = op.definition
+    if known.is_loop:
+        return is_one_by_one(op)
     return not known.counts and (known.is_splat or known.is_view or known.is_pointwise)
+
+
+def is_one_by_one(op: Op) -> bool:
+    """Whether elements are made by themselves: of a map, or of one in a loop over layers."""
+    known = op.definition
+    if not known.is_loop:
+        return known.is_pointwise
+    alone = op.attrs["carries"] == 0 and op.attrs["condition"] is None
+    return alone and all(
+        not inner.operands or _may_be_computed(inner) for inner in op.attrs["body"].ops()
+    )
 
 
 _MOST_RESTS = 16

@@ -25,6 +25,7 @@ from stagejit.options import Options
 from stagejit.rewrites.driving.driver import describe
 from stagejit.rewrites.weights.behind import (
     ReadFrom,
+    is_one_by_one,
     is_part_for_products,
     rests_of_parts,
 )
@@ -340,7 +341,7 @@ def grows(value: Value, of: Iterable[Value], read: ReadFrom) -> str:
     """Why reading a value is more than reading what it is made of, `of` in the end; empty where it
     is not."""
     own = sum(weight.type.nbytes for weight in of)
-    if value.op.definition.is_pointwise:  # as cheap where it is read, and may be made of less
+    if is_one_by_one(value.op):  # as cheap where it is read, and may be made of less
         own = read.nbytes(read.behind(value))
     if at_most(value.type.nbytes, max(own, FREE_NBYTES)):
         return ""

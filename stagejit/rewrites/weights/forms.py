@@ -17,7 +17,7 @@ from stagejit.graph.ops import build
 from stagejit.graph.ops.axes import separate
 from stagejit.graph.ops.control import bodies_of
 from stagejit.graph.text.printer import as_text
-from stagejit.rewrites.cloning import cloned
+from stagejit.rewrites.cloning import cloned, cloned_alike
 from stagejit.rewrites.driving.driver import Log
 from stagejit.rewrites.split.partial import mapped
 from stagejit.rewrites.split.pieces import taken_along
@@ -178,7 +178,7 @@ def _why_not(graph: Graph, op: Op, at: int, form: str, first_id: int) -> str:
 def _read_in_few_bytes(value: Value, bits: int) -> str:
     """Whether elements of so many bits would be more bytes than are read anyway: of what somebody
     has made smaller himself, numbers would be lost for nothing, in each call."""
-    read, nbytes = ReadFrom().nbytes([value]), value.type.size * bits // 8
+    read, nbytes = ReadFrom(of_parts=True).nbytes([value]), value.type.size * bits // 8
     if nbytes <= read:
         return ""
     return f"it is made of {read} bytes where it is read, and would be {nbytes}"
@@ -277,7 +277,7 @@ def _text(value: Value, behind: Sequence[Value]) -> str:
     """What is computed of weights, whatever these are called."""
     graph = Graph("made")
     known = {w: graph.add_input(f"w{at}", w.type) for at, w in enumerate(behind)}
-    graph.set_outputs([{**known, **cloned(graph, [value], known)}[value]])
+    graph.set_outputs([{**known, **cloned_alike(graph, [value], known)}[value]])
     return as_text(graph)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.ops.control import LoopOperands, bodies_of, given
+from stagejit.rewrites.driving.driver import Log
 
 
 def tell_bound(graph: Graph, op: Op) -> None:
@@ -24,6 +25,24 @@ def tell_bound(graph: Graph, op: Op) -> None:
             body.weights[inner] = graph.weights[operand]
         if body.bound[at] and inner in slices:
             body.sliced.add(inner)
+
+
+def let_through(log: Log, name: str) -> None:
+    """barrier %x, %w bound  -->  (barrier %x), %w
+
+    What is behind a barrier is computed again there; nobody computes a weight. name: that it is
+    recorded under."""
+    graph = log.graph
+    for op in graph.ops():
+        if not op.definition.orders or not any(map(graph.is_bound, op.operands)):
+            continue
+        held = [value for value in op.operands if not graph.is_bound(value)]
+        values = dict(zip(op.operands, op.operands, strict=True))
+        if held:
+            types = [value.type for value in held]
+            apart = graph.add(op.kind, held, types, op.loc, **op.attrs)
+            values |= zip(held, apart.results, strict=True)
+        log.replace_results(name, op, [values[x] for x in op.operands], "weights are not computed")
 
 
 def forget_bound(graph: Graph) -> None:

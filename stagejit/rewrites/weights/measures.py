@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.ops import build, filled
-from stagejit.rewrites.cloning import cloned, copied
+from stagejit.rewrites.cloning import cloned_alike, copied
 from stagejit.rewrites.split.partial import converted, mapped
 from stagejit.rewrites.weights.behind import weights_behind
 from stagejit.rewrites.weights.inside import handed_on, slices_of
@@ -63,7 +63,7 @@ def _graphs(
 ) -> tuple[Graph, Graph]:
     squares, again = Graph("error"), Graph("restored")
     known = {w: squares.add_input(f"w{at}", w.type) for at, w in enumerate(behind)}
-    known |= cloned(squares, [value, restored], known)
+    known |= cloned_alike(squares, [value, restored], known)
     given, found = (converted(squares, known[x], f64) for x in (value, restored))
     both = [mapped(squares, "sub", found, given), given]
     if has_infinities:
@@ -72,7 +72,7 @@ def _graphs(
         both = [build(squares, "map", [finite, x, zero], fn="select", dtype=f64) for x in both]
     squares.set_outputs([_sum(squares, mapped(squares, "mul", x, x)) for x in both])
     known = {w: again.add_input(f"w{at}", w.type) for at, w in enumerate(behind)}
-    again.set_outputs([cloned(again, [restored], known)[restored]])
+    again.set_outputs([cloned_alike(again, [restored], known)[restored]])
     return squares, again
 
 
@@ -98,7 +98,7 @@ def _stacked(op: Op, graph: Graph, of: Sequence[Value], sliced: Sequence[bool]) 
     made, trip = Graph(graph.name), op.attrs["trip"]
     inputs = [made.add_input(f"w{at}", value.type) for at, value in enumerate(of)]
     order = sorted(range(len(of)), key=lambda at: not sliced[at])  # slices come first
-    body = copied(graph, [graph.inputs[at] for at in order], graph.outputs, ())
+    body = copied(graph, [graph.inputs[at] for at in order], graph.outputs, (), name="layer")
     types = [TensorType(x.type.dtype, (trip, *x.shape)) for x in body.outputs]
     loop = made.add(
         "loop", [inputs[at] for at in order], types, op.loc,

@@ -133,7 +133,7 @@ class _Loop:
         type = TensorType(value.type.dtype, (trip, *value.shape))
         loop = self.graph.add(
             "loop", operands, type, self.op.loc,
-            body=copied(self.body, [*slices, *constants], [value], ()),
+            body=copied(self.body, [*slices, *constants], [value], (), name="layer"),
             condition=None, trip=trip, carries=0, xs=len(slices), reverse=False,
         )  # fmt: skip
         return loop.result

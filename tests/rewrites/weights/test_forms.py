@@ -180,6 +180,13 @@ SMALLER: dict[str, tuple[Any, Any, int]] = {  # the matrix, what it is made of, 
     "a layer": (
         lambda p: (p.astype(jnp.float32) / 40)[2], jnp.asarray(array(6, 64, 48) * 40, jnp.int8), 8,
     ),
+    "parts side by side": (
+        lambda p: jnp.concatenate([part.astype(jnp.float32) / 40 for part in p], 1),
+        [jnp.asarray(array(64, 24, seed=seed) * 40, jnp.int8) for seed in (1, 2)], 8,
+    ),
+    "a block of zeros": (
+        lambda p: jnp.pad(p / 40, ((0, 0), (24, 0))), jnp.asarray(array(64, 24) * 40, jnp.int8), 4,
+    ),
     "rounded here": (
         lambda p: jnp.round(p * 40).astype(jnp.int8).astype(jnp.float32) / 40,
         jnp.asarray(array(64, 48)), 8,

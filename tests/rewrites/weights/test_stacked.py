@@ -248,3 +248,36 @@ def test_programs_of_any_batch_read_what_the_first_one_made(form: Any) -> None:
     for rows in (3, 100):
         np.testing.assert_allclose(bound(x[:rows])[:1], one, rtol=1e-4, atol=1e-3)
     assert bound.memory_analysis()["made_nbytes"] == made
+
+
+GRADIENTS: dict[str, Callable[[Callable[..., Any]], Callable[..., Any]]] = {
+    "by JAX": jax.grad,
+    "in one program of JAX's": lambda f: jax.jit(jax.grad(f)),
+    "in one program": lambda f: stagejit.jit(jax.grad(f)),
+    "in two": lambda f: lambda x: jax.vjp(f, x)[1](jnp.ones(()))[0],
+    "of a batch": lambda f: jax.vmap(jax.grad(lambda x: f(x[None])), in_axes=0),
+}
+
+
+@pytest.mark.parametrize("form", ["bf16", "int8", "int4"])
+@pytest.mark.parametrize("again", [False, True])
+@pytest.mark.parametrize("how", GRADIENTS)
+def test_gradients_read_what_the_first_program_made(how: str, again: bool, form: Any) -> None:
+    """Nobody keeps the arrays. again: layers are computed again backwards."""
+
+    def step(x: Any, w: Any) -> Any:
+        return jnp.tanh(x @ w[0]) @ w[1], None
+
+    def net(layers: Any, x: Any) -> Any:
+        return lax.scan(jax.checkpoint(step) if again else step, x, layers)[0]
+
+    layers = [array(3, 64, 96) / 8, array(3, 96, 64, seed=1) / 8]
+    x = jnp.asarray(array(2, 64, seed=2))
+    bound = stagejit.bind(net, [jnp.asarray(w) for w in layers], weights=form)
+    bound(x)
+    made = bound.memory_analysis()["made_nbytes"]
+    read = [np.stack([rounded(w, form, (0,)) for w in each]) for each in layers]
+    found = GRADIENTS[how](lambda x: jnp.sum(bound(x) ** 2))(x)
+    assert_close(found, jax.grad(lambda x: jnp.sum(net(read, x) ** 2))(x))
+    assert bound.memory_analysis()["made_nbytes"] == made
+    assert bound.weight_error  # no program reads them as they were
