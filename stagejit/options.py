@@ -51,6 +51,7 @@ SWITCHES: dict[str, str] = {
     "elide-packs": "what kernels pack as they read it is not packed before",
     "split-reduce": "sum parts of long axes apart, where there are few results",
     "split-scan": "running sums of parts of long lines, where there are few lines",
+    "overlay-parts": "what is one cheap part and a border is put together where it is read",
     "map-parts": "an elementwise function of what is put together is evaluated with each part",
     "spread-repeats": "what is inserted repeated is stored several times by its producer",
     "share-pads": "pads of one value, at several places, are boxes of one wider pad",

@@ -7,7 +7,8 @@ Note [Step order]: loops come first, because what is computed before them then h
 Simplification makes equal what only looked different, and what is one op is simpler, so both are
 one step. Sums of products are contractions where it is known that nobody else reads the products.
 What branches may write into is decided when it is known who else reads it. What is put together is
-mapped part by part before parts become several; pads that are left then may be one. Repetitions are
+a value where its border is little, and else mapped part by part before parts become several; pads
+that are left then may be one. Repetitions are
 spread when equal ones are one value; prefixes are shared when all inserts are known, and after that
 it is known what windows read. What is still put together of short rows is a value from then on,
 which needs no tiles. Attention, and tiles, come when nothing else changes what reads a
@@ -40,7 +41,6 @@ from stagejit.rewrites.loops import reads_twice, simplify_loop, simplify_loops
 from stagejit.rewrites.moving import (
     bordered,
     insert_chains,
-    overlays,
     pads,
     parts,
     prefixes,
@@ -51,7 +51,10 @@ from stagejit.rewrites.moving import (
 )
 from stagejit.rewrites.moving.bordered import border_buffers
 from stagejit.rewrites.moving.insert_chains import elide_covered_fills
-from stagejit.rewrites.moving.overlays import overlay_rows
+from stagejit.rewrites.moving.overlays import parts as cheap_parts
+from stagejit.rewrites.moving.overlays import rows as short_rows
+from stagejit.rewrites.moving.overlays.parts import overlay_parts
+from stagejit.rewrites.moving.overlays.rows import overlay_rows
 from stagejit.rewrites.moving.prefixes import share_prefixes
 from stagejit.rewrites.moving.shared_pads import share_pads
 from stagejit.rewrites.split import reductions as split
@@ -137,12 +140,13 @@ STEPS: tuple[Step, ...] = (
     LocalStep("products", (*products.RULES, views.identity_view)),
     GraphStep(forms.NAME, _store),
     GraphStep(branches.UPDATE, update_branches),
+    GraphStep(cheap_parts.NAME, overlay_parts),
     LocalStep("parts", (*parts.RULES, *pads.RULES, *views.RULES)),
     LocalStep("repeats", repeats.RULES),
     GraphStep(shared_pads.NAME, _simplified(share_pads)),
     GraphStep(prefixes.NAME, share_prefixes),
     GraphStep(bordered.NAME, border_buffers),
-    GraphStep(overlays.NAME, overlay_rows),
+    GraphStep(short_rows.NAME, overlay_rows),
     GraphStep(attention.NAME, _simplified(fuse_attention)),
     GraphStep(fuse.NAME, _tile),
     split_scan.STEP,

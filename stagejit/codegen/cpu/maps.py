@@ -21,6 +21,7 @@ from stagejit.base.machine import FRESH_FROM_NBYTES
 from stagejit.codegen.choices import cheapest
 from stagejit.codegen.closed import ClosedRegion
 from stagejit.codegen.costs import element_code, region_seconds
+from stagejit.codegen.cpu.interiors import InteriorStores
 from stagejit.codegen.cpu.repeats import repeats_of, steps_of
 from stagejit.codegen.elements.abreast import (
     CLAMPED,
@@ -49,6 +50,7 @@ from stagejit.codegen.nest.tree import (
     vectors,
 )
 from stagejit.codegen.places.accesses import between_lanes
+from stagejit.codegen.places.interior import interior_of
 from stagejit.codegen.places.loops import Loops, loops_of_stores
 from stagejit.codegen.places.whole_vectors import ways_in_whole_vectors
 from stagejit.codegen.target import Target
@@ -213,15 +215,25 @@ class _Policy:
         code."""
         between = self.loops.between
         inner = [*self.repeats, *([between] if between else [])]
-        body: Node = self._steps(inner) if inner else self.store
-        if self.stride > 1:
+        body: Node = self._steps(inner) if inner else self._one_vector()
+        if inner and self.stride > 1:
             body = self.emitter.interleaved(self.stride, body)
-        count = -(-vector.extent // self.lanes)
-        straight = block == vector.extent and count <= _UNROLLED and count * self.code <= _STRAIGHT
+        count, code = -(-vector.extent // self.lanes), self.code * (1 + bool(self.loops.cuts))
+        straight = block == vector.extent and count <= _UNROLLED and count * code <= _STRAIGHT
         tail: Tail = "all masked" if self._masked(vector) else "masked"
         how = "straight code" if straight else "a loop"
         self.emitter.chose("row", f"{how}, {tail}: {count} vectors of {self.code:.3g} operations")
         return vectors(vector, self.lanes, body, tail=tail, straight=straight)
+
+    def _one_vector(self) -> Do:
+        """See Note [Interiors]."""
+        otherwise = self.store if self.stride == 1 else Do("store interleaved", self._interleaved)
+        interior = interior_of(self.loops)
+        if interior is None:
+            return otherwise
+        stores = replace(self.stores, offsets=interior.loops.offsets)
+        self.emitter.chose("interior", f"{interior.part:.0%} of the vectors ask for no part")
+        return Do("store", InteriorStores(interior, stores, self.stride, otherwise.run).write)
 
     def _steps(self, variables: Sequence[Var]) -> Do:
         """All steps of loops without code of their own; see Note [Repeated elements]."""

@@ -103,16 +103,29 @@ def _of_lanes(at: Positions, form: Affine) -> list[int] | None:
 
 
 def _chosen(at: Positions, op: Op, index: Index) -> Register:
-    """The same where it is found out lane by lane: both are evaluated, the upper one at the nearest
-    place that it has."""
+    """The same where it is found out as the kernel runs: both are evaluated, the upper one at the
+    nearest place that it has, or, where lanes go along it one by one, in the lanes that are there.
+    """
     (above, below), (place, rests), b = op.operands, beneath(op, index), at.b
-    nearest, inside = list(place), []
+    nearest, inside, lanes = list(place), [], at.position.lanes
+    mask = at.position.mask
     for axis, rest in rests.items():
-        number, extent = at.lane_index(place[axis]), above.shape[axis]
-        inside += [is_inside(b, number, extent), b.compare("eq", at.lane_index(rest), 0)]
-        nearest[axis] = at.dynamic(clamped(b, number, extent), extent)
-    fits = reduce(operator.and_, inside)
-    upper, lower = at.value(above, tuple(nearest)), at.value(below, index)
+        extent = above.shape[axis]
+        coeff, _, varying = at.split(place[axis])
+        masked = coeff == 1 and not varying and not rest.terms and not rest.const
+        number = at.lane_index(place[axis], narrow=masked)
+        fits = is_inside(b, number, extent)
+        inside.append(fits)
+        if rest.terms or rest.const:
+            inside.append(b.compare("eq", at.lane_index(rest), 0))
+        if masked:
+            mask = fits if mask is None else mask & fits
+        else:
+            nearest[axis] = at.dynamic(clamped(b, number, extent), extent)
+    fits = reduce(operator.and_, sorted(inside, key=lambda each: each.type.lanes))
+    with at.at(mask=mask, within=mask is not at.position.mask):
+        upper = at.value(above, tuple(nearest))
+    lower = at.value(below, index)
     if lanes := max(each.type.lanes for each in (upper, lower, fits)):
         upper, lower, fits = (b.splat(each, lanes) for each in (upper, lower, fits))
     return b.select(fits, upper, lower)

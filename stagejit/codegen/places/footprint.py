@@ -42,7 +42,8 @@ class Footprint(Walk[Need]):
     loops it follows.
 
     bound: values computed elsewhere; the indices at which they are asked for are kept in `asked`.
-    compared: what tells which of several values an element is.
+    compared: what tells which of several values an element is; cuts: those of these forms that tell
+    it by lying within [0, an extent), or not.
     divided: see `space.merge`. strict: split loops rather than divide (see Affine.divmod).
     """
 
@@ -54,6 +55,7 @@ class Footprint(Walk[Need]):
         self.reads: list[tuple[Value, Affine]] = []
         self.numbers: list[Affine] = []
         self.compared: list[Affine] = []
+        self.cuts: list[tuple[Affine, int]] = []
         self.asked: list[tuple[Value, Index]] = []
         self.divided: list[tuple[Affine, int]] = []
         self._inputs = frozenset(region.inputs)
@@ -139,6 +141,9 @@ class Footprint(Walk[Need]):
         if upper is not None:
             return self.value(*((op.operands[0], at) if upper else (op.operands[1], index)))
         self.compared += [form for axis, rest in rests.items() for form in (at[axis], rest)]
+        for axis, rest in rests.items():
+            self.cuts.append((at[axis], op.operands[0].shape[axis]))
+            self.cuts += [(rest, 1)] if rest.terms else []
         parts = [self.value(op.operands[0], at), self.value(op.operands[1], index)]
         return Need(op.result, _together(parts) | _loops_of(index))
 

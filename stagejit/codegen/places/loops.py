@@ -70,7 +70,7 @@ class Ahead:
 class Loops:
     """groups: the variables that loop, outermost first, by groups of axes. index: of an element of
     the space. places: of the values that are stored for it; offsets: in what they are stored into.
-    compared: what tells which of several values an element is.
+    compared: what tells which of several values an element is; cuts: see `Footprint`.
     vector: the variable of vectors; between: one whose elements lie between their lanes. streamed:
     the stores that bypass the caches. ahead: what is asked for ahead. written_out: whether the
     vectors go on from row to row, without a loop. cost: operations an element, by the model."""
@@ -84,6 +84,7 @@ class Loops:
     reads: tuple[tuple[Value, Affine], ...]
     lanes: int
     compared: tuple[Affine, ...] = ()
+    cuts: tuple[tuple[Affine, int], ...] = ()
     vector: Var | None = None
     between: Var | None = None
     streamed: tuple[Store, ...] = ()
@@ -245,6 +246,7 @@ def loops_of(
         offsets=moved(offsets),
         reads=tuple((value, form.substitute(mapping)) for value, form in footprint.reads),
         compared=moved(footprint.compared),
+        cuts=tuple((form.substitute(mapping), extent) for form, extent in footprint.cuts),
         lanes=target.vector_nbytes // widest_nbytes(region),
     )
 

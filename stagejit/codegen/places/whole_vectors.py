@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from stagejit.base.records import replace
 from stagejit.codegen.costs import element_code, widest_nbytes
 from stagejit.codegen.places.accesses import loops_of
+from stagejit.codegen.places.interior import interior_of
 from stagejit.codegen.places.loops import Loops
 from stagejit.graph.ir import Value
 from stagejit.index.affine import Affine, Index, Var, along
@@ -25,6 +26,7 @@ _MOST_VECTORS = 64  # that are written out
 _MOST_CODE = 640  # operations of these; more where the other way is to go lane by lane
 _MOST_CODE_FOR_LANES = 8 * _MOST_CODE
 _LEAST_USED = 0.9  # part of the lanes of some rows together: more of them would gain little
+_ASKED = 4.0  # operations of a vector that tell of each place of what is overlaid where it lies
 _TURN = 2.0  # operations of a loop beside those of a row
 
 
@@ -35,11 +37,13 @@ def ways_in_whole_vectors(loops: Loops) -> list[Loops]:
     if vector is None or loops.lanes < 2:
         return [loops]
     count, code = -(-vector.extent // loops.lanes), element_code(region)
-    must = bool(loops.compared)
+    layers = 1 + sum(op.definition.overlays for op in region.ops)
+    must = bool(loops.compared) and not (loops.target.masks_lanes or interior_of(loops))
     plain = not any(op.definition.is_gather or op.definition.is_window for op in region.ops)
-    if not plain or not (must or count <= _MOST_IN_ROW):
+    if not plain or not (must or loops.compared or count <= _MOST_IN_ROW):
         return [loops]
-    rows = math.inf if must else loops.cost + (code * count + _TURN) / vector.extent
+    asked = layers * code + _ASKED * len(loops.cuts)
+    rows = math.inf if must else loops.cost + (asked * count + _TURN) / vector.extent
     ways = [replace(loops, cost=rows)]
     for inner, steps in _innermost(variables, loops.target.vector_nbytes // widest_nbytes(region)):
         flat = _in_one(loops, inner, steps)

@@ -191,6 +191,8 @@ def _wanted(op: Op, number: int, demand: _Demand) -> Mapping[_Place, float]:
     times = 1.0
     if known.is_gather and number == 1:  # an index vector is found outside of the loops of a row
         times = operand.shape[-1] / GatherDims.of(op.attrs).row_size(op.result.shape)
+    if known.overlays and number == 0:  # it is evaluated where it lies, and little around it
+        times = operand.type.size / op.result.type.size
     if known.splits:  # what the last part lacks is not evaluated
         times = operand.type.size / op.result.type.size
     reader = f"{op!r} {number}"

@@ -41,6 +41,8 @@ CHOICES: dict[str, str] = {
     "for lines before it is their turn",
     "whole vectors": "whether short rows are stored one by one, or in whole vectors that go on "
     "from one to the next, without a loop",
+    "interior": "the part of a field whose elements are all of the largest part of what is put "
+    "together: a body of the loop that asks for no place is enough there",
     "row": "the code of the innermost loop: straight or turning, how its last vector is cut off",
     "abreast": "short rows of a gather whose indices are computed together, in vectors; single "
     "elements of a scatter which are, with where they go",

@@ -284,6 +284,18 @@ OF_OPS = {
         (64 + 2) * 64 * 4,
         2 * (64 + 1) * 64 * 4,
     ),
+    # Differences along two axes, each with a border of zeros.
+    "overlay-parts": Ablation(
+        lambda x: (
+            jnp.pad(x[1:] - x[:-1], ((0, 1), (0, 0)))
+            * jnp.pad(x[:, 1:] - x[:, :-1], ((0, 0), (0, 1)))
+        ),
+        (X,),
+        lambda x: np.diff(x, axis=0, append=x[-1:]) * np.diff(x, axis=1, append=x[:, -1:]),
+        dispatches,
+        1,
+        3,
+    ),
     # Images of 7x7 with a border.
     "overlay-rows": Ablation(
         lambda x: jnp.pad(x, ((0, 0), (1, 1), (1, 1))),

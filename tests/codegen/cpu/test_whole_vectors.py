@@ -15,7 +15,7 @@ from jax import lax
 from stagejit.graph.ir import Graph
 from stagejit.options import Options
 from stagejit.rewrites.driving.driver import GraphStep, run_steps
-from stagejit.rewrites.moving import overlays
+from stagejit.rewrites.moving.overlays import rows as overlays
 from tests.codegen.cpu.test_lookups import TABLES, AtTheEnd, elements
 from tests.codegen.cpu.test_lookups import _at_end as at_end_fixture
 from tests.randomness import RNG

@@ -181,11 +181,11 @@ def example(x: Any, i: Any) -> Any:
     return jnp.exp(y)[1:][:2], jnp.exp(y).at[2 - 1].set(2.0), chosen, padded
 
 
-# split-reduce, split-scan, map-parts, share-pads and spread-repeats add ops, overlay-rows wants a
-# machine, skip-zeros only says something of one; the ablations of those on loops, branches and
-# prefixes are in their own tests.
+# split-reduce, split-scan, map-parts, share-pads and spread-repeats add ops, overlay-parts and
+# overlay-rows want a machine, skip-zeros only says something of one; the ablations of those on
+# loops, branches and prefixes are in their own tests.
 ELSEWHERE = {"split-reduce", "split-scan", "spread-repeats", "border-buffers", "share-prefixes",
-             "map-parts", "share-pads", "overlay-rows",
+             "map-parts", "share-pads", "overlay-parts", "overlay-rows",
              "simplify-loops", "simplify-branches", "update-branches", "fuse-insert",
              "sum-to-contract", "tile-and-fuse", "skip-zeros", "fuse-attention",
              "scale-weights", "store-weights", "evaluate-weights", "join-indices"}  # fmt: skip

@@ -14,15 +14,16 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-import numpy as np
-
 from stagejit.base.machine import Machine
 from stagejit.graph.ir import Graph, Value
-from stagejit.graph.ops import build
 from stagejit.index.box import Box
-from stagejit.rewrites.constants import frozen
 from stagejit.rewrites.driving.driver import Log
 from stagejit.rewrites.moving.chains import Chain, chains_of
+from stagejit.rewrites.moving.overlays.evaluated import (
+    FOLLOWED,
+    as_overlays,
+    is_evaluated,
+)
 
 NAME = "overlay-rows"
 
@@ -32,7 +33,6 @@ _MOST_VECTORS = 64  # of what is stored between places that differ by their othe
 _MOST_SHUFFLE = 8.0  # operations
 _SMALL_NBYTES = 32 << 10  # of which the first cache holds less: it takes less than the call
 _MOST_FLOPS = 8.0  # an element, of what a part is made by
-_FOLLOWED = 64  # ops
 
 
 def overlay_rows(log: Log) -> None:
@@ -52,7 +52,9 @@ def overlay_rows(log: Log) -> None:
             log.decline(NAME, value.op, reason)
             del chains[value]
     for chain in chains.values():
-        _replace(log, chain)
+        inserts = [part.insert for part in chain.parts]
+        why = "short rows: it is stored in whole vectors"
+        log.replace(NAME, inserts[-1], as_overlays(graph, inserts), why)
 
 
 def _is_of_short_rows(chain: Chain, machine: Machine) -> bool:
@@ -86,30 +88,11 @@ def _boxes(chain: Chain) -> list[Box]:
 
 def _why_not(graph: Graph, chain: Chain, chains: Mapping[Value, Chain]) -> str:
     """Why a chain stays one of inserts."""
-    if not all(_is_evaluated(part.source, chains) for part in chain.parts):
+    if not all(is_evaluated(part.source, chains, _MOST_FLOPS) for part in chain.parts):
         return "who makes a part does more than to read it, and places it"
     if not _is_stored(graph, chain.result, chains):
         return "who reads it does not store it element by element"
     return ""
-
-
-def _is_evaluated(value: Value, chains: Mapping[Value, Chain]) -> bool:
-    """Whether a value is made of what lies in memory, element by element, by so little that it may
-    be done for lanes that nobody stores."""
-    pending, seen, flops = [value], set[Value](), 0.0
-    while pending:
-        value = pending.pop()
-        known = value.op.definition
-        if value in seen or value in chains or known.is_input or known.is_constant:
-            continue
-        flops += known.element_flops(value.op) if known.is_elementwise else 0.0
-        if flops > _MOST_FLOPS or len(seen) == _FOLLOWED or not (
-            known.is_elementwise or known.is_view or known.is_free or known.is_splat
-        ):  # fmt: skip
-            return False
-        seen.add(value)
-        pending += value.op.operands
-    return True
 
 
 def _is_stored(graph: Graph, value: Value, chains: Mapping[Value, Chain]) -> bool:
@@ -120,13 +103,14 @@ def _is_stored(graph: Graph, value: Value, chains: Mapping[Value, Chain]) -> boo
         value = pending.pop()
         if value in seen:
             continue
-        if len(seen) == _FOLLOWED:
+        if len(seen) == FOLLOWED:
             return False
         seen.add(value)
         for use in graph.uses(value):
             known = use.user.definition
             if known.is_elementwise and not all(
-                operand is value or _is_evaluated(operand, chains) for operand in use.user.operands
+                operand is value or is_evaluated(operand, chains, _MOST_FLOPS)
+                for operand in use.user.operands
             ):
                 return False
             if known.is_elementwise or (known.is_view and not known.is_stored):
@@ -134,18 +118,3 @@ def _is_stored(graph: Graph, value: Value, chains: Mapping[Value, Chain]) -> boo
             elif not known.is_return and (use.user not in placing or use.operand):
                 return False
     return True
-
-
-def _replace(log: Log, chain: Chain) -> None:
-    graph, last = log.graph, chain.parts[-1].insert
-    made = chain.base
-    if chain.is_filled:
-        zeros = frozen(np.zeros((), made.type.dtype.numpy))
-        zero = build(graph, "const", (), last.loc, value=zeros)
-        made = build(graph, "fill", (zero,), last.loc, shape=made.shape)
-    for part in chain.parts:
-        made = build(
-            graph, "overlay", (part.insert.operands[0], made), part.insert.loc,
-            offsets=part.offsets, strides=part.strides,
-        )  # fmt: skip
-    log.replace(NAME, last, made, "short rows: it is stored in whole vectors")

@@ -17,7 +17,7 @@ from stagejit.graph.text.parser import parse
 from stagejit.graph.text.printer import as_text
 from stagejit.options import Options
 from stagejit.rewrites.driving.driver import GraphStep, run_steps
-from stagejit.rewrites.moving import overlays
+from stagejit.rewrites.moving.overlays import rows as overlays
 from tests.randomness import RNG
 
 STEP = GraphStep(overlays.NAME, overlays.overlay_rows)
