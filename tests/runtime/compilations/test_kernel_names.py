@@ -49,7 +49,7 @@ def test_dispatches_say_which_kernel_they_launch(compiled: stagejit.Compiled) ->
         else:
             assert f"@{dispatch.kernel}(" in text
     defined = set(re.findall(r"define void @(sj_k_\w+)\(", text))
-    assert {dispatch.kernel for dispatch in found} - {""} < defined  # of borders there are more
+    assert {dispatch.kernel for dispatch in found} - {""} <= defined  # of borders there are more
 
 
 def test_plans_are_else_as_before(compiled: stagejit.Compiled) -> None:
