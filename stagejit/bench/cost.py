@@ -4,7 +4,8 @@ Input: a function and its arguments. Output: `Cost`. Invariant: it depends on th
 on how a compiler runs it.
 
 flops counts two for each multiply-add of matrix products and convolutions, as if computed directly
-(border positions of a SAME convolution included, elementwise work not). A while loop counts once,
+(border positions of a SAME convolution included, elementwise work not, nor what is integer, which
+machines do at rates of its own). A while loop counts once,
 since its trip count is unknown; a cond counts its largest branch. nbytes is every argument read
 once and every result written once: intermediate values cost nothing here, nor do donated arguments
 and the results that take their place, but for what a program says that it has to read of them.
@@ -18,9 +19,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 from stagejit.bench.programs import Arguments, Function
 from stagejit.runtime.lowering.seams import subjaxprs
+
+_PRODUCTS = ("dot_general", "conv_general_dilated")
 
 
 @dataclass(frozen=True)
@@ -50,6 +54,8 @@ def _jaxpr_flops(jaxpr: Any) -> int:
 
 def _equation_flops(eqn: Any) -> int:
     name, params = eqn.primitive.name, eqn.params
+    if name in _PRODUCTS and not jnp.issubdtype(eqn.outvars[0].aval.dtype, jnp.inexact):
+        return 0
     if name == "dot_general":
         (contracting, _), _ = params["dimension_numbers"]
         lhs = eqn.invars[0].aval.shape

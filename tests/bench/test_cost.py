@@ -29,6 +29,12 @@ def test_batched_product() -> None:
     assert found.flops == 2 * 210
 
 
+@pytest.mark.parametrize(("dtype", "flops"), [(np.int8, 0), (jnp.bfloat16, 210), (F32, 210)])
+def test_products_of_integers_are_no_flops(dtype: Any, flops: int) -> None:
+    args = (jnp.zeros((3, 5), dtype), jnp.zeros((5, 7), dtype))
+    assert cost_of(jnp.matmul, args).flops == flops
+
+
 def conv(x: Any, w: Any, **keywords: Any) -> jax.Array:
     numbers = ("NHWC", "HWIO", "NHWC")
     return jax.lax.conv_general_dilated(
