@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Self
 import jax
 
 from stagejit.base.threads.importing import importing
+from stagejit.base.threads.locks import remembered
 from stagejit.codegen.cuda.device import Device
 from stagejit.codegen.target import Target
 from stagejit.compat import has_static_shape, hide_frames
@@ -314,7 +315,7 @@ class Lowered(_AfterTracing, jax.stages.Lowered):
 class Compiled(_AfterTracing, jax.stages.Compiled):
     """A `jax.stages.Compiled`: call it with the kinds of arguments it was traced with."""
 
-    @property
+    @remembered
     def plan(self) -> Plan:
         """As that of `Lowered`; its dispatches say which kernels they launch (`kernel`)."""
         made = self.compilation.run_until("codegen")

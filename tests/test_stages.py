@@ -96,6 +96,12 @@ def test_each_text_shows_its_stage() -> None:
     assert "launch" in texts["host"] or "sj_k_" in texts["host"]
 
 
+def test_kernels_of_a_plan_are_named_once() -> None:
+    compiled = stagejit.jit(model).lower(X, W).compile()
+    assert compiled.plan is compiled.plan
+    assert all(dispatch.kernel for dispatch in compiled.plan.dispatches)
+
+
 def test_cost_analysis_counts_flops_and_bytes() -> None:
     x, w = np.ones((64, 32), np.float32), np.ones((32, 128), np.float32)
     cost = stagejit.jit(lambda x, w: x @ w).lower(x, w).compile().cost_analysis()

@@ -5,10 +5,10 @@ on how a compiler runs it.
 
 flops counts two for each multiply-add of matrix products and convolutions, as if computed directly
 (border positions of a SAME convolution included, elementwise work not, nor what is integer, which
-machines do at rates of its own). A while loop counts once,
-since its trip count is unknown; a cond counts its largest branch. nbytes is every argument read
-once and every result written once: intermediate values cost nothing here, nor do donated arguments
-and the results that take their place, but for what a program says that it has to read of them.
+machines do at rates of its own). A while loop counts once, since its trip count is unknown; a cond
+counts its largest branch. nbytes is every argument read once and every result written once:
+intermediate values cost nothing here, nor do donated arguments and the results that take their
+place, but for what a program says that it has to read of them.
 """
 
 from __future__ import annotations

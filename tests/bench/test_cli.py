@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 import stagejit
-from stagejit.bench import cli
+from stagejit.bench import cli, timing
 
 PROGRAM = """
 import jax.numpy as jnp, numpy as np
@@ -101,6 +101,20 @@ def test_demo(run: Callable[..., Result]) -> None:
     assert result.exit_code == 0, result.output
     for text in ("dispatch @", "barrier", "1x64x16x24", "1x64x90x62", "max relative error"):
         assert text in result.output
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["bench", "--list"], ["ecosystem", "x"], ["demo", "--size", "x"], ["generate", "--size", "x"]],
+    ids=lambda arguments: arguments[0],
+)
+def test_what_measures_meets_no_new_pages(
+    run: Callable[..., Result], monkeypatch: pytest.MonkeyPatch, arguments: list[str]
+) -> None:
+    kept = list[bool]()
+    monkeypatch.setattr(timing, "keep_pages", lambda: kept.append(True))
+    run(*arguments)
+    assert kept == [True]
 
 
 @pytest.mark.parametrize(

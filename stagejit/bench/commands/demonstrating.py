@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from stagejit.bench import timing
 from stagejit.bench.commands.arguments import Seconds, new_console
 
 
@@ -21,6 +22,7 @@ def demo(
     seconds: Seconds = 2.0,
 ) -> None:
     """Run ESRGAN's residual dense block on a photograph, beside jax.jit."""
+    timing.keep_pages()
     from stagejit.bench import demo as demonstration
 
     extent = demonstration.parse_size(size)
@@ -50,6 +52,7 @@ def generate(
 
     The first use trains it, on docstrings of Python's standard library, in some minutes.
     """
+    timing.keep_pages()
     from stagejit.bench.generation import command
 
     others = tuple(name.strip() for name in against.split(",") if name.strip())

@@ -116,7 +116,7 @@ class Products:
             flips = self._flips(views)
             sums = None if flips is None else flips.sums
             looks += [] if flips is None else [self._groups(flips.splits, flips.tile)]
-            kernel = ByteKernel(self.emitter, self.tiling, views, self.panel, self.nest, sums)
+            kernel = ByteKernel(self.emitter, self.tiling, views, self.panel, self.nest, flips=sums)
         if self.plan.zeros is not None:
             zeros = Zeros(kernel, *self.plan.zeros)
             around.append(zeros.around)

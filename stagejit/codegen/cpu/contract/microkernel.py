@@ -12,6 +12,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cache, partial, reduce
 from operator import and_
 
@@ -20,13 +21,15 @@ from stagejit.codegen.contraction.sources import Source
 from stagejit.codegen.cpu.contract.evaluated import evaluated
 from stagejit.codegen.cpu.contract.packing import View
 from stagejit.codegen.cpu.contract.tiling import Steps, Tiling
+from stagejit.codegen.ir.builder import Builder
+from stagejit.codegen.ir.nodes import Type, element_type
 from stagejit.codegen.ir.nodes import Value as Register
-from stagejit.codegen.ir.nodes import element_type
 from stagejit.codegen.math import functions as vmath
 from stagejit.codegen.nest.emitter import Emitter
 from stagejit.codegen.nest.groups import Split
 from stagejit.codegen.nest.tree import Cell, Do, Node, Within, serial, vectors
 from stagejit.index.affine import Var
+from stagejit.types import DType
 
 # What stands around the loops of a tile's reduction, which it is given.
 Around = Callable[["SumTile", Node], Node]
@@ -34,23 +37,33 @@ Around = Callable[["SumTile", Node], Node]
 _UNROLLED = 4  # reduction axes up to this extent may be unrolled
 
 
+@dataclass(frozen=True, eq=False)
 class MicroKernel:
-    """The tiles of one nest."""
+    """The tiles of one nest. evaluated: the operands that are made, element by element, of what the
+    views show."""
 
-    def __init__(
-        self,
-        emitter: Emitter,
-        tiling: Tiling,
-        operands: tuple[View, View],
-        panel: View,
-        nest: Nest,
-        made: Sequence[Source | None] = (None, None),
-    ) -> None:
-        """made: the operands that are made, element by element, of what the views show."""
-        self.emitter, self.b, self.tiling = emitter, emitter.b, tiling
-        self.operands, self.panel, self.evaluated = operands, panel, made
-        self.dtype, self.elem = nest.dtype, element_type(nest.dtype)
-        self.zero = nest.zero if self.elem.is_float else 0
+    emitter: Emitter
+    tiling: Tiling
+    operands: tuple[View, View]
+    panel: View
+    nest: Nest
+    evaluated: Sequence[Source | None] = (None, None)
+
+    @property
+    def b(self) -> Builder:
+        return self.emitter.b
+
+    @property
+    def dtype(self) -> DType:
+        return self.nest.dtype
+
+    @property
+    def elem(self) -> Type:
+        return element_type(self.dtype)
+
+    @property
+    def zero(self) -> float:
+        return self.nest.zero if self.elem.is_float else 0
 
     @property
     def across(self) -> bool:

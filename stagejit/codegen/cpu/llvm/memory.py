@@ -53,7 +53,7 @@ class Memory:
     def read(self, op: Op) -> None:
         """A load, or a gather."""
         buffer, access = op.attrs["buffer"], op.results[0].type
-        index, mask = self._index_and_mask(op, 0)
+        index, mask = self._index_and_mask(op)
         if buffer in self.limits:
             loaded = self._checked(buffer, access, None, self.e.ref(index), mask)
         elif self._has_words(buffer, access, op.attrs):
@@ -66,7 +66,7 @@ class Memory:
     def write(self, op: Op) -> None:
         """A store, or a scatter."""
         buffer, value = op.attrs["buffer"], self.e.ref(op.operands[0])
-        index, mask = self._index_and_mask(op, 1)
+        index, mask = self._index_and_mask(op)
         if buffer in self.limits:
             self._checked(buffer, value.type, value, self.e.ref(index), mask)
         else:
@@ -79,9 +79,9 @@ class Memory:
         if self.e.verify:
             return
         for op in block.ops:
-            if op.opcode in _ACCESSES:
-                buffer, index = op.attrs["buffer"], op.operands[_ACCESSES[op.opcode]]
-                self.e.begin(self.bases[buffer], buffer.elem, index, block)
+            if op.opcode in _OF_ONE_PLACE:
+                buffer = op.attrs["buffer"]
+                self.e.begin(self.bases[buffer], buffer.elem, _index_of(op), block)
 
     def forget(self, op: Op) -> None:
         """The marks of a `once` buffer are taken away."""
@@ -91,7 +91,7 @@ class Memory:
 
     def prefetch(self, op: Op) -> None:
         buffer: Buffer = op.attrs["buffer"]
-        pointer = self.e.place(self.bases[buffer], buffer.elem, op.operands[0])
+        pointer = self.e.place(self.bases[buffer], buffer.elem, _index_of(op))
         hints = [f"i32 {int(op.attrs['write'])}", f"i32 {op.attrs['locality']}", "i32 1"]
         self.e.effect("prefetch.p0", [pointer, *hints])
 
@@ -123,12 +123,12 @@ class Memory:
         self._report(e.binary("xor", inside, 1), which)
         return inside
 
-    def _index_and_mask(self, op: Op, at: int) -> tuple[Value, Ref | None]:
-        rest = op.operands[at:]
-        mask = self.e.ref(rest[1]) if len(rest) > 1 else None
+    def _index_and_mask(self, op: Op) -> tuple[Value, Ref | None]:
+        index, *masks = _places(op)
+        mask = self.e.ref(masks[0]) if masks else None
         if mask is not None and mask.text in ("true", "splat (i1 true)"):
             mask = None
-        return rest[0], mask
+        return index, mask
 
     def _place(
         self, buffer: Buffer, access: Type, index: Value, mask: Ref | None, *, writes: bool
@@ -316,8 +316,17 @@ class Memory:
 
 
 _WORD = Type("i32")
-_ACCESSES = {"load": 0, "store": 1, "prefetch": 0}  # which operand is the index, often a scalar
+_OF_ONE_PLACE = {"load", "store", "prefetch"}  # accesses whose index is a scalar
 _FIRST = 4  # metadata nodes before the scopes
+
+
+def _places(op: Op) -> tuple[Value, ...]:
+    """The index of an access and its mask, if it has one: what is written stands before them."""
+    return op.operands[1:] if op.opcode in ("store", "scatter") else op.operands
+
+
+def _index_of(op: Op) -> Value:
+    return _places(op)[0]
 
 
 def _each(e: Emitter, index: Ref, lanes: int) -> Ref:

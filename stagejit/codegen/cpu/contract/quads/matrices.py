@@ -9,29 +9,33 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from stagejit.codegen.contraction.nest import Nest
+from stagejit.codegen.contraction.nest import Quads
 from stagejit.codegen.cpu.contract.microkernel import Around, MicroKernel, SumTile
 from stagejit.codegen.cpu.contract.packing import View
-from stagejit.codegen.cpu.contract.tiling import Tiling
 from stagejit.codegen.ir.byte_matrices import ByteMatrices, Rows
 from stagejit.codegen.ir.nodes import I1
-from stagejit.codegen.nest.emitter import Emitter
 from stagejit.codegen.nest.tree import Do, Node
 from stagejit.index.affine import Var
 
 
 class MatrixKernel(MicroKernel):
-    """rows: the axis beside the lanes, if a tile has more than one position of any. wide: the
-    number of the operand with the lanes."""
+    """Its tiles are products of matrices."""
 
-    def __init__(
-        self, emitter: Emitter, tiling: Tiling, operands: tuple[View, View], panel: View, nest: Nest
-    ) -> None:
-        super().__init__(emitter, tiling, operands, panel, nest)
-        assert nest.quads is not None
-        self.quads, self.wide = nest.quads, int(tiling.lane in nest.right.depends)
-        several = [split.var for split in tiling.splits if split.most > 1]
-        self.rows = next((var for var in several if var is not tiling.lane), None)
+    @property
+    def quads(self) -> Quads:
+        assert self.nest.quads is not None
+        return self.nest.quads
+
+    @property
+    def wide(self) -> int:
+        """The number of the operand with the lanes."""
+        return int(self.tiling.lane in self.nest.right.depends)
+
+    @property
+    def rows(self) -> Var | None:
+        """The axis beside the lanes, if a tile has more than one position of any."""
+        several = [split.var for split in self.tiling.splits if split.most > 1]
+        return next((var for var in several if var is not self.tiling.lane), None)
 
     def tile(self, sizes: Mapping[Var, int]) -> SumTile:
         return _MatrixTile(self, sizes)

@@ -8,6 +8,7 @@ in `contraction/quads.py`.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import partial
 
 from stagejit.base.records import replace
@@ -24,25 +25,19 @@ from stagejit.index.affine import Var
 from stagejit.types import i32
 
 
+@dataclass(frozen=True, eq=False)
 class ByteKernel(MicroKernel):
     """flips: what flipped bits add to the sums of each block, if some are. anew: the panel holds
     the sums of one block, not of all."""
 
-    def __init__(
-        self,
-        emitter: Emitter,
-        tiling: Tiling,
-        operands: tuple[View, View],
-        panel: View,
-        nest: Nest,
-        flips: View | None = None,
-        *,
-        anew: bool = False,
-    ) -> None:
-        super().__init__(emitter, tiling, operands, panel, nest)
-        assert nest.quads is not None
-        self.signed = nest.quads.read(nest.flipped(tiling.lane))
-        self.flips, self.anew = flips, anew
+    flips: View | None = None
+    anew: bool = False
+
+    @property
+    def signed(self) -> tuple[bool, bool]:
+        """With which signs words are multiplied."""
+        assert self.nest.quads is not None
+        return self.nest.quads.read(self.nest.flipped(self.tiling.lane))
 
     def first(self) -> Register | None:
         return None if self.anew else super().first()
