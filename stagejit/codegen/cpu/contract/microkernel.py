@@ -359,14 +359,18 @@ class SumTile:
             self.b.prefetch(view.buffer, first + at, locality=2)
 
     def _fetch_near(self, loop: Steps, offsets: Sequence[Register]) -> None:
-        """What a later step reads of vectors that follow each other, a line at a time."""
+        """What a later step reads of vectors that follow each other, a line at a time: of each
+        panel, where these are widened. Others come as fast if the first one is asked for."""
         lane, lanes, near = self.tiling.lane, self.tiling.lanes, self.tiling.near
         locality = 3 if self.tiling.near_cache == 1 else 2
         for view, offset, move in zip(self.kernel.operands, offsets, loop.moves, strict=True):
             if lane in view.depends and move == self.tiling.row:
                 line = max(self.tiling.line_nbytes // view.dtype.itemsize, 1)
-                for at in range(0, self.sizes[lane] * lanes, line):
-                    ahead = move * near + at
+                panels = sorted({view.constant({**point, lane: 0}) for point in self.points})
+                panels = panels if view.dtype is not self.kernel.dtype else panels[:1]
+                within = range(0, self.sizes[lane] * lanes, line)
+                for panel, at in itertools.product(panels, within):
+                    ahead = move * near + panel + at
                     self.b.prefetch(view.buffer, offset + ahead, locality=locality)
 
     def _lanes(self, view: View) -> int:

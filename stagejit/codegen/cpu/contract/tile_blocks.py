@@ -14,7 +14,7 @@ from stagejit.codegen.choices import Ranked, cheapest
 from stagejit.codegen.contraction.nest import Nest
 from stagejit.codegen.contraction.sources import Source
 from stagejit.codegen.cpu.contract.packing import panel_split
-from stagejit.codegen.cpu.contract.step_cost import MOST_STEPS
+from stagejit.codegen.cpu.contract.step_cost import FEW_LINES, MOST_STEPS
 from stagejit.codegen.cpu.contract.tile_search import Problem, TileSearch
 from stagejit.codegen.cpu.contract.tiling import Tiling
 from stagejit.codegen.ir.nodes import element_type
@@ -359,9 +359,10 @@ class BlockSearch(TileSearch):
 
     def _in_shares(self, tiling: Tiling, vector: Source, wanted: int) -> Tiling:
         """Items of equal shares of what runs on in memory, in tiles as large as that allows: cores
-        that wait for memory finish together, each with pieces that are long. What is widened is
-        read a panel at a time, as by `_tiles`: two panels of bytes side by side take 1.05 times as
-        long on Cascade Lake, four of f32 0.95. An item has one part of what is cut, as before."""
+        that wait for memory finish together, each with pieces that are long. Cores with few lines
+        on the way read what is widened a panel at a time, as by `_tiles`: two panels of bytes side
+        by side take 1.05 times as long on Cascade Lake, four of f32 0.95. An item has one part of
+        what is cut, as before."""
         fixed = {self.lane, self.nest.cut.part if self.nest.cut is not None else None}
         own = [s for s in tiling.splits if s.var in vector.depends and s.var not in fixed]
         split = max(own, key=lambda split: split.groups, default=None)
@@ -376,7 +377,8 @@ class BlockSearch(TileSearch):
             return units / (cores * rounds * cut.span), cut.most, cut.parts
 
         points = math.prod(each.most for each in tiling.splits if each is not split)
-        alone = self.is_widened(vector) and self.hides_latency(points)
+        few = self.target.l1_misses <= FEW_LINES
+        alone = few and self.is_widened(vector) and self.hides_latency(points)
         sizes = range(1, 2 if alone else split.most + 1)
         tiles = (Split.of(split.var, split.unit, size) for size in sizes)
         cuts = [

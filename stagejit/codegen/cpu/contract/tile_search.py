@@ -19,6 +19,7 @@ from stagejit.codegen.cpu.contract.step_cost import (
     FEW_LINES,
     MOST_STEPS,
     STREAM_VECTORS,
+    STREAMS,
     StepCosts,
 )
 from stagejit.codegen.cpu.contract.tiling import Tiling
@@ -35,6 +36,7 @@ _SOME_VECTORS = 8  # columns that make up for packing rows
 # To pack a piece of rows that lie side by side: 2 to 4 seen on Cascade Lake, where 8 x 3 vectors
 # then take 0.93 of the time of 6 x 4.
 _PIECE_CYCLES = 3.0
+_KEPT = 3  # registers of a tile beside its sums: of one row, and of a vector that is made wider
 # A second tile size must save this part of the time, since it doubles the code; more where each
 # tile asks what it may leave out, which smaller tiles leave out more of, too.
 _BODY_COST, _ASKING_BODY_COST = 0.005, 0.04
@@ -279,11 +281,14 @@ class TileSearch(StepCosts):
         if not axes:
             return [{}]
         first, registers = axes[0], self.target.vector_registers
-        units = self._units(first)
+        units, vector = self._units(first), self.vector
+        many = self.target.l1_misses > FEW_LINES
         tiles = [{first: n} for n in range(1, min(units, registers // 2) + 1)]
         for second in axes[1:]:
-            most = min(second.extent, registers // (2 * units))
-            tiles += [{first: units, second: n} for n in range(2, most + 1)]
+            most = registers // (2 * units)
+            if many and vector and second in vector.depends and self.is_passed(vector):
+                most = max(most, min(STREAMS, (registers - _KEPT) // units))
+            tiles += [{first: units, second: n} for n in range(2, min(most, second.extent) + 1)]
         return tiles
 
     def _read_again(self, pack: Sequence[bool]) -> frozenset[Var]:

@@ -15,6 +15,13 @@ when the call ends, or when nothing has come for as long as it takes to wake a t
 than twice what would have been best, and the pool's threads are everybody's. That is told by a
 clock, as a pause is 26 cycles on one core and 140 on another. Nothing depends on who stays: a
 helper who is just going is missed in one loop, of which others run all chunks.
+
+Note [From call to call]: programs are called again and again, often some microseconds after they
+returned. So a helper whose call has ended stays as long, too, on one of a few seats that all calls
+of the process see: a seat tells where it looks for a slot. Who enlists takes a helper from a seat,
+which is empty then, and hands it a slot; if nobody sits, he asks the pool. A helper that has waited
+for long leaves its seat; where somebody was faster, a slot comes at once. On two cores of a Granite
+Rapids a first loop begins 35 us earlier so.
 """
 
 from __future__ import annotations
@@ -37,8 +44,12 @@ STATE_NBYTES = 256
 _STATE, _WORKER, _THERE, _SLOT_NBYTES = 0, 8, 16, 64
 _LINGERING = 30_000  # nanoseconds
 _PAUSES = 16  # from one look at the clock to the next
+_SEATS = 32
 _CLOCK_MONOTONIC = time.CLOCK_MONOTONIC
 
+_SEATED = f"""
+@sj_seats = internal global [{_SEATS} x ptr] zeroinitializer, align 64
+"""
 _NEW_STATE = [(LEFT, "i64", "0"), (ENDED, "i64", "0"), (_REFS, "i64", "1")]
 _NEW_SLOT = [(_STATE, "ptr", "%state"), (_WORKER, "i64", "%worker"), (_THERE, "i64", "0")]
 _SCHEDULE_ARGS = [
@@ -53,7 +64,7 @@ _SCHEDULE_ARGS = [
 def crew_ir() -> str:
     """All functions."""
     declared, _ = _pause_ir()
-    return declared + _CLOCK + _LIFE + _task_ir() + _ENLIST
+    return declared + _SEATED + _CLOCK + _LIFE + _task_ir() + _wait_ir() + _ENLIST
 
 
 def pause() -> str:
@@ -141,14 +152,17 @@ out:
 def _task_ir() -> str:
     return f"""
 ; Runs on a thread of the pool, perhaps long after the call has ended: see Note [Late workers].
-define internal void @sj_task(ptr %slot) nounwind {{
+define internal void @sj_task(ptr %first) nounwind {{
 entry:
+  br label %member
+member:
+  %slot = phi ptr [%first, %entry], [%other, %over]
 {abi.load("%state", "ptr", "%slot", _STATE)}{abi.load("%worker", "i64", "%slot", _WORKER)}\
-{abi.field("%ended.p", "%state", ENDED)}\
+{abi.field("%ended.p", "%state", ENDED)}{abi.field("%there", "%slot", _THERE)}\
   br label %look
 look:
-  %spins = phi i64 [0, %entry], [0, %work], [%spins.next, %linger]
-  %since = phi i64 [0, %entry], [0, %work], [%idle.since, %linger]
+  %spins = phi i64 [0, %member], [0, %work], [%spins.next, %linger]
+  %since = phi i64 [0, %member], [0, %work], [%began, %linger]
   %left = load atomic i64, ptr %state monotonic, align 8
   %some = icmp sgt i64 %left, 0
   br i1 %some, label %work, label %idle
@@ -158,27 +172,93 @@ work:
 idle:
   %ended = load atomic i64, ptr %ended.p monotonic, align 8
   %no.more = icmp ne i64 %ended, 0
-  br i1 %no.more, label %leave, label %stay
+  br i1 %no.more, label %over, label %stay
 stay:
   %spins.next = add i64 %spins, 1
+  %began = call i64 @sj_idle_since(i64 %spins, i64 %since)
+  %long = icmp eq i64 %began, 0
+  br i1 %long, label %leave, label %linger
+linger:
+{pause()}  br label %look
+leave:
+  store atomic i64 0, ptr %there release, align 8
+  call void @sj_unref(ptr %state)
+  ret void
+over:
+  store atomic i64 0, ptr %there release, align 8
+  call void @sj_unref(ptr %state)
+  %other = call ptr @sj_seated()
+  %none = icmp eq ptr %other, null
+  br i1 %none, label %out, label %member
+out:
+  ret void
+}}
+"""
+
+
+def _wait_ir() -> str:
+    return f"""
+; Since when one has looked so often, given what it was before; 0 once that is too long.
+define internal i64 @sj_idle_since(i64 %spins, i64 %since) nounwind {{
+entry:
   %turn = urem i64 %spins, {_PAUSES}
   %asks = icmp eq i64 %turn, 0
-  br i1 %asks, label %clock, label %linger
+  br i1 %asks, label %clock, label %as.before
+as.before:
+  ret i64 %since
 clock:
   %now = call i64 @sj_nanoseconds()
   %begins = icmp eq i64 %spins, 0
   %began = select i1 %begins, i64 %now, i64 %since
   %waited = sub i64 %now, %began
   %long = icmp ugt i64 %waited, {_LINGERING}
-  br i1 %long, label %leave, label %linger
+  %found = select i1 %long, i64 0, i64 %began
+  ret i64 %found
+}}
+
+; The slot that somebody gives to who sits and waits; null where no seat is left, or nobody does.
+define internal ptr @sj_seated() nounwind {{
+entry:
+  %hand = alloca ptr, align 64
+  store atomic ptr null, ptr %hand monotonic, align 8
+  br label %seek
+seek:
+  %number = phi i64 [0, %entry], [%number.next, %taken]
+  %seat = getelementptr ptr, ptr @sj_seats, i64 %number
+  %swap = cmpxchg ptr %seat, ptr null, ptr %hand release monotonic
+  %sits = extractvalue {{ ptr, i1 }} %swap, 1
+  br i1 %sits, label %look, label %taken
+taken:
+  %number.next = add i64 %number, 1
+  %more = icmp ult i64 %number.next, {_SEATS}
+  br i1 %more, label %seek, label %none
+look:
+  %spins = phi i64 [0, %seek], [%spins.next, %linger]
+  %since = phi i64 [0, %seek], [%began, %linger]
+  %slot = load atomic ptr, ptr %hand acquire, align 8
+  %given = icmp ne ptr %slot, null
+  br i1 %given, label %found, label %stay
+stay:
+  %spins.next = add i64 %spins, 1
+  %began = call i64 @sj_idle_since(i64 %spins, i64 %since)
+  %long = icmp eq i64 %began, 0
+  br i1 %long, label %rise, label %linger
 linger:
-  %idle.since = phi i64 [%since, %stay], [%began, %clock]
 {pause()}  br label %look
-leave:
-{abi.field("%there", "%slot", _THERE)}\
-  store atomic i64 0, ptr %there release, align 8
-  call void @sj_unref(ptr %state)
-  ret void
+rise:
+  %back = cmpxchg ptr %seat, ptr %hand, ptr null monotonic monotonic
+  %gone = extractvalue {{ ptr, i1 }} %back, 1
+  br i1 %gone, label %none, label %expect
+expect:                                  ; who was faster is about to give a slot
+  %ignored = call i32 @sched_yield()
+  %late = load atomic ptr, ptr %hand acquire, align 8
+  %comes = icmp ne ptr %late, null
+  br i1 %comes, label %found, label %expect
+found:
+  %any = phi ptr [%slot, %look], [%late, %expect]
+  ret ptr %any
+none:
+  ret ptr null
 }}
 """
 
@@ -189,11 +269,12 @@ define internal void @sj_enlist(ptr %cf, ptr %state, i64 %workers) nounwind {{
 entry:
   %args = alloca [5 x i64], align 16
 {abi.load("%api", "ptr", "%cf", abi.FRAME_API)}{abi.load("%ctx", "ptr", "%cf", abi.FRAME_CONTEXT)}\
-{abi.load("%schedule", "ptr", "%api", abi.API_POOL_SCHEDULE)}\
+{abi.load("%asked", "ptr", "%api", abi.API_POOL_SCHEDULE)}\
 {abi.field("%refs", "%state", _REFS)}\
   br label %look
 look:
   %worker = phi i64 [1, %entry], [%worker.next, %next]
+  %seen = phi i64 [0, %entry], [%seen.next, %next]
 {_SLOT}{abi.field("%there.p", "%slot", _THERE)}\
   %there = load atomic i64, ptr %there.p acquire, align 8
   %missing = icmp eq i64 %there, 0
@@ -201,8 +282,29 @@ look:
 ask:
   store atomic i64 1, ptr %there.p monotonic, align 8
   %before = atomicrmw add ptr %refs, i64 1 monotonic
+  br label %seek
+seek:
+  %number = phi i64 [%seen, %ask], [%number.next, %empty]
+  %all.seen = icmp uge i64 %number, {_SEATS}
+  br i1 %all.seen, label %schedule, label %seat
+seat:
+  %number.next = add i64 %number, 1
+  %seat.p = getelementptr ptr, ptr @sj_seats, i64 %number
+  %sits = load atomic ptr, ptr %seat.p monotonic, align 8
+  %nobody = icmp eq ptr %sits, null
+  br i1 %nobody, label %empty, label %take
+take:
+  %hand = atomicrmw xchg ptr %seat.p, ptr null acquire
+  %gone = icmp eq ptr %hand, null
+  br i1 %gone, label %empty, label %give
+empty:
+  br label %seek
+give:
+  store atomic ptr %slot, ptr %hand release, align 8
+  br label %next
+schedule:
 {abi.fill("%args", _SCHEDULE_ARGS)}\
-  %error = call ptr %schedule(ptr %args)
+  %error = call ptr %asked(ptr %args)
   %refused = icmp ne ptr %error, null
   br i1 %refused, label %undo, label %next
 undo:                                    ; nobody will run that task
@@ -211,6 +313,8 @@ undo:                                    ; nobody will run that task
   call void @sj_unref(ptr %state)
   br label %next
 next:
+  %seen.next = phi i64 [%seen, %look], [%number.next, %give],
+                       [%number, %schedule], [%number, %undo]
   %worker.next = add i64 %worker, 1
   %more = icmp ult i64 %worker.next, %workers
   br i1 %more, label %look, label %out

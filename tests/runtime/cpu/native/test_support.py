@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -14,7 +15,7 @@ import pytest
 
 from stagejit.codegen.target import Target
 from stagejit.runtime import ffi_abi as abi
-from stagejit.runtime.cpu.native import entry, support
+from stagejit.runtime.cpu.native import crew, entry, support
 from stagejit.runtime.objects.engine import engine
 
 TASK = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
@@ -229,6 +230,73 @@ def test_helpers_that_a_small_loop_does_not_want_are_asked_for_later() -> None:
         assert len(pool.pending) == asked
     crew.dismiss()
     run_all(pool.pending)
+
+
+@pytest.fixture
+def lingering(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Has helpers stay for so many nanoseconds."""
+
+    def stay(nanoseconds: int) -> None:
+        monkeypatch.setattr(crew, "_LINGERING", nanoseconds)
+        text = support.support_ir.__wrapped__()
+        monkeypatch.setattr(support, "support_ir", lambda: text)
+
+    return stay
+
+
+def test_a_helper_whose_call_has_ended_is_there_for_the_next_one(
+    lingering: Callable[[int], None],
+) -> None:
+    lingering(1_000_000_000)
+    threads = list[threading.Thread]()
+
+    def start(task: Callable[[], None]) -> None:
+        threads.append(threading.Thread(target=task))
+        threads[-1].start()
+
+    pool, deadline = Pool(2, start=start), time.monotonic() + 60
+    asked = -1
+    while asked != len(threads):  # until somebody sits, the pool is asked
+        assert time.monotonic() < deadline
+        asked = len(threads)
+        counts, _ = run(pool, [(64, 4)], 2)
+        assert (counts[0] == 1).all()
+    for thread in threads:  # who waits in vain goes
+        thread.join(60)
+        assert not thread.is_alive()
+    run(pool, [(64, 4)], 2)
+    assert len(threads) == asked + 1
+
+
+@pytest.mark.parametrize("nanoseconds", [500, 5_000, 1_000_000])
+def test_helpers_go_from_call_to_call(lingering: Callable[[int], None], nanoseconds: int) -> None:
+    """Several callers, who take helpers from the same seats while these rise."""
+    lingering(nanoseconds)
+    helpers, wrong = list[threading.Thread](), list[int]()
+
+    def start(task: Callable[[], None]) -> None:
+        thread = threading.Thread(target=task)
+        thread.start()
+        helpers.append(thread)
+
+    def calls(seed: int) -> None:
+        pool = Pool(3, start=start)
+        for turn in range(150):
+            counts, owners = run(pool, [((turn * seed) % 50 + 2, 1)], 3)
+            known = {owner for each in owners for owner in each} <= {-1, 0, 128, 256}
+            if not known or not all((count == 1).all() for count in counts):
+                wrong.append(turn)
+
+    callers = [threading.Thread(target=calls, args=(seed,)) for seed in (3, 5, 7)]
+    for caller in callers:
+        caller.start()
+    for thread in callers:
+        thread.join(120)
+        assert not thread.is_alive()
+    for thread in helpers:
+        thread.join(60)
+        assert not thread.is_alive()
+    assert not wrong
 
 
 def test_a_crew_that_nobody_joins() -> None:

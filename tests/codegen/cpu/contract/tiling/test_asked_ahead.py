@@ -19,10 +19,10 @@ from tests.codegen.regions import kernel_of, region_of
 _LINE = 16  # elements of four bytes
 
 
-def _cpu() -> Target:
+def _cpu(name: str) -> Target:
     caches = {1: 8 << 10, 2: 64 << 10, 3: 1 << 20}
     target = Target.avx512()
-    return _make("cascadelake", target.triple, "cascadelake", target.features, caches, cores=2)
+    return _make(name, target.triple, name, target.features, caches, cores=2)
 
 
 class _Traffic(Run):
@@ -43,13 +43,14 @@ class _Traffic(Run):
         buffers = [b for b in self.function.buffers if b.space == "arg"]
         if op.attrs["buffer"] is buffers[self.number]:
             at = int(self.values[op.operands[0]].ravel()[0])
-            self.noted.append((op.opcode, at // _LINE))
+            nbytes = op.attrs["buffer"].elem.bits // 8
+            self.noted.append((op.opcode, at * nbytes // (4 * _LINE)))
 
 
-def traffic(fn: Any, *args: Any, of: int) -> list[tuple[str, int]]:
+def traffic(fn: Any, *args: Any, of: int, cpu: str = "cascadelake") -> list[tuple[str, int]]:
     """Of the argument `of`, on one core that does all items."""
     graph = graph_of(fn, *args)
-    kernel = kernel_of(region_of(graph), _cpu())
+    kernel = kernel_of(region_of(graph), _cpu(cpu))
     inputs = [arg.value.op.attrs.get("index") for arg in kernel.args]
     arrays = [
         np.ravel(np.zeros(arg.value.type.shape, np.float32) if index is None else args[index])[
@@ -108,3 +109,24 @@ def test_tiles_share_the_next_block_in_the_order_of_memory(rows: int) -> None:
     runs = sum(b == a + 1 for a, b in itertools.pairwise(first))
     assert runs > 0.95 * len(first)
     assert len(list(not_asked(noted))) <= len(set(lines(noted, "load"))) // 4  # of first blocks
+
+
+@pytest.mark.parametrize(("cpu", "panels"), [("cascadelake", 1), ("graniterapids", 3)])
+def test_panels_of_bytes_that_are_read_side_by_side_are_all_asked_for(
+    cpu: str, panels: int
+) -> None:
+    """Each line two pages ahead of what a core reads, whatever panels that is in."""
+
+    def product(w: Any, x: Any) -> Any:
+        return jnp.einsum("bk,pkn->bpn", x, w.astype(jnp.float32))
+
+    w, x = np.ones((12, 512, 128), np.int8), np.ones((1, 512), np.float32)
+    noted = traffic(product, w, x, of=0, cpu=cpu)
+    read, asked = lines(noted, "load"), lines(noted, "prefetch")
+    panel = w[0].nbytes // 64
+    steps = 64 // panels
+    first = 2 * panels * steps  # lines that a tile reads before it has asked for any
+    at_once = {line // panel for line in read[:first]}
+    assert at_once == set(range(panels))
+    assert len(list(not_asked(noted))) <= 12 // panels * first
+    assert len(asked) == len(set(asked)) == len(set(read))

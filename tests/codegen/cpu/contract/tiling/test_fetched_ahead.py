@@ -54,12 +54,14 @@ def test_short_steps_fetch_what_follows_in_the_second_cache() -> None:
     (1, 64, np.float32, "cascadelake", 32), (4, 64, np.int8, "cascadelake", 128),
     (1, 128, np.int8, "znver4", 0),
     (8, 48, np.int8, "cascadelake", 0),  # short blocks: what follows is read much later
-    (1, 48, np.int8, "cascadelake", 171), (4, 128, np.int8, "cascadelake", 0),  # half of a panel
+    (1, 48, np.int8, "cascadelake", 43), (4, 128, np.int8, "cascadelake", 0),  # half of a panel
+    (1, 128, np.int8, "graniterapids", 22), (1, 64, np.float32, "graniterapids", 32),
 ])  # fmt: skip
 def test_what_is_used_once_is_asked_for_two_pages_ahead(
     rows: int, width: int, dtype: Any, cpu: str, steps: int
 ) -> None:
-    """Where it lies in the order of the steps, on cores that have to ask."""
+    """Where it lies in the order of the steps, on cores that have to ask: both pages of one panel,
+    or a part of each of several that are widened."""
     found = panels_plan((2304 // width, 768, width), rows, dtype, cpu)
     assert found.tiling.near == steps
     assert found.tiling.near_cache == (2 if steps else 1)
