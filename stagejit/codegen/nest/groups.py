@@ -79,10 +79,10 @@ class Split:
         return Part(b.const(0), self.var.extent, low=b.const(0), high=b.const(self.groups))
 
     def _first(self, b: Builder, part: Register) -> Register:
-        """The first group of a part."""
-        if self.groups % self.parts == 0:
-            return part * (self.groups // self.parts)
-        return part * self.groups // self.parts
+        """The first group of a part; the first parts have one more, as the last that cores begin
+        had better be short."""
+        small, big = divmod(self.groups, self.parts)
+        return part * small + b.binary("smin", part, big) if big else part * small
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -267,7 +267,8 @@ def test_items_share_the_groups_of_an_axis(
 
     sizes = [split.small + 1] * split.big + [split.small] * (split.groups - split.big)
     starts = [unit * sum(sizes[:group]) for group in range(split.groups)]
-    firsts = [part * split.groups // split.parts for part in range(split.parts)]
+    few, more = divmod(split.groups, split.parts)
+    firsts = [part * few + min(part, more) for part in range(split.parts)]
     wanted = []
     for at in range(extent):
         group = max(g for g in range(split.groups) if starts[g] <= at)

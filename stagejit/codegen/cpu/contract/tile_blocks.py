@@ -337,6 +337,9 @@ class BlockSearch(TileSearch):
                 and self._traffic(finer) > _MORE_TRAFFIC * self._traffic(tiling)
             ):
                 break
+            all_work = tiling.items >= self.target.cores
+            if all_work and self.shared_cycles(finer) > self.shared_cycles(tiling):
+                break
             tiling = finer
         tiling = self._with_even_items(tiling)
         return self._with_k_block(tiling) if streams else tiling  # the rows of an item are shorter

@@ -15,7 +15,7 @@ from jax import lax
 from stagejit.codegen.cpu.contract.tiling import Split
 from stagejit.codegen.target import Target
 from stagejit.index.affine import Var
-from tests.codegen.cpu.contract.tiling.plans import plan, transposed
+from tests.codegen.cpu.contract.tiling.plans import cpu_named, plan, transposed
 
 TARGETS = {"host": Target.host, "avx2": Target.avx2, "sse2": Target.sse2}
 
@@ -137,6 +137,15 @@ def test_blocks_fit_the_caches() -> None:
     assert tiling.pack[found.sources.index(vector)]
     assert vector.box(extents) * 4 <= target.l2_nbytes // 2
     assert tiling.items >= 2 * target.cores
+
+
+@pytest.mark.parametrize(("steps", "few"), [(51234, True), (2048, False)])
+def test_items_that_read_much_from_caches_of_all_cores_are_few(steps: int, few: bool) -> None:
+    """Each reads all rows, which the second cache keeps or not."""
+    target = replace(cpu_named("sapphirerapids"), cores=2, l2_nbytes=2 << 20)
+    found = plan(lambda a, b: a @ b, (123, steps), (steps, 456), target=target)
+    assert found.tiling.items >= target.cores
+    assert (found.tiling.items <= 2 * target.cores) == few
 
 
 def test_small_work_is_one_item() -> None:
