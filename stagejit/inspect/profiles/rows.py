@@ -22,7 +22,7 @@ from stagejit.base.loc import UNKNOWN, Loc
 from stagejit.graph import python_functions
 from stagejit.graph.text.quoting import quoted
 from stagejit.inspect.profiles.regions import extremes
-from stagejit.runtime.cpu.encoding import chunk_count, places_of
+from stagejit.runtime.cpu.encoding import places_of
 from stagejit.runtime.cpu.recording import Clock, ProgramTimes, Slot, job_of
 from stagejit.runtime.hosting.program import HostProgram, Iterations, Launch, Parallel, Step, walk
 from stagejit.runtime.hosting.program_steps import Call, Copy, Store
@@ -181,7 +181,7 @@ class _Rows:
     def _region(self, slots: Sequence[Slot], jobs: Sequence[tuple[int, Step]]) -> None:
         """A parallel region of launches, see Note [Whose time]."""
         launches = [step for _, step in jobs if isinstance(step, Launch)]
-        chunks = sum(map(chunk_count, launches))
+        chunks = sum(launch.chunks for launch in launches)
         threads = max(min(chunks, self.times.threads), 1)
         busy = [sum(slot.busy for slot in self.times.slots.get(place, ())) for place, _ in jobs]
         inside, longest, work = self._forked(slots), sum(s.longest for s in slots), sum(busy)

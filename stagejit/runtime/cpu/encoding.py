@@ -134,18 +134,6 @@ def named_for(code: Code, table: int) -> Code:
     return replace(code, name=f"{code.name[:-24]}{digest(code.name, str(table))[:24]}")
 
 
-def is_forked(launch: Launch) -> bool:
-    """True where a launch has more than one chunk to hand out."""
-    return launch.parallel and launch.total > launch.grain
-
-
-def chunk_count(launch: Launch) -> int:
-    """Chunks that a launch contributes to a parallel region."""
-    if launch.total == 0:
-        return 0
-    return -(-launch.total // launch.grain) if launch.parallel else 1
-
-
 @dataclass
 class _Rows:
     """The entries of a loop, see Note [Rows]. outside: how many loops around it do not move while
@@ -170,7 +158,10 @@ class _Encoder:
 
     def items(self) -> _Items:
         """The whole code; places of constants are counted from its start."""
-        steps = [*self._results(), *self._steps(self.program.steps, 0), *self._made("end", [], [0])]
+        settled = self._settled()
+        watch = self._made("watch", [], [0]) if settled else []
+        work = [*self._results(), *self._steps(self.program.steps, 0)]
+        steps = [*watch, *work, *settled, *self._made("end", [], [0])]
         header = self._header()
         code = [*(header[name] for name in HEADER), *steps]
         constants = [item for constant in self.constants for item in constant]
@@ -206,8 +197,7 @@ class _Encoder:
             "own": own + rows if large else own,
             "worker.nbytes": self.worker_nbytes,
             "forks": any(
-                isinstance(step, Parallel | Iterations)
-                or (isinstance(step, Launch) and is_forked(step))
+                isinstance(step, Parallel | Iterations) or (isinstance(step, Launch) and step.forks)
                 for step in walk(program.steps)
             ),
             "most.loops": self.most_loops,
@@ -246,8 +236,16 @@ class _Encoder:
             result = BufferRef("result", number)
             if number in aliased:
                 made += self._step(Copy(result, BufferRef("arg", aliased[number]), nbytes), 0)
-            if nbytes >= (HELD_FROM_NBYTES if number in aliased else FRESH_FROM_NBYTES):
-                made += self._made("settle" if number in aliased else "advise", [result], [nbytes])
+            elif nbytes >= FRESH_FROM_NBYTES:
+                made += self._made("advise", [result], [nbytes])
+        return made
+
+    def _settled(self) -> _Items:
+        """Huge pages for what calls update in place, see Note [Long moves] of `native/held.py`."""
+        made, nbytes = _Items(), self.program.result_nbytes
+        for number, _ in self.program.aliases:
+            if nbytes[number] >= HELD_FROM_NBYTES:
+                made += self._made("settle", [BufferRef("result", number)], [nbytes[number]])
         return made
 
     def _steps(self, steps: Iterable[Step], loops: int) -> _Items:
@@ -305,7 +303,7 @@ class _Encoder:
 
     def _step(self, step: Step, loops: int) -> _Items:
         match step:
-            case Launch() if is_forked(step):
+            case Launch() if step.forks:
                 return self._region((step,))
             case Launch(kernel, buffers, _, total) if total:
                 rest = [kernel, self._params(step), total, int(step.scratch_nbytes > 0)]
@@ -391,7 +389,7 @@ class _Encoder:
             grain = launch.grain if launch.parallel else launch.total
             jobs += [launch.kernel, 8 * len(refs), self._params(launch)]
             jobs += [launch.total, grain, chunks]
-            chunks += chunk_count(launch)
+            chunks += launch.chunks
             refs += launch.buffers
         rest = [_begin(chunks, launched), *jobs, 0, 0, 0, 0, 0, chunks]
         return self._made("region", refs, rest, Parallel(launched)) if jobs else []

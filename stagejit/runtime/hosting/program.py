@@ -58,6 +58,18 @@ class Launch:
     site: int = site_field()
     part: int = field(default=0, compare=False, repr=False)
 
+    @property
+    def forks(self) -> bool:
+        """Whether there is more than one chunk to hand out."""
+        return self.parallel and self.total > self.grain
+
+    @property
+    def chunks(self) -> int:
+        """How many it contributes to a parallel region."""
+        if self.total == 0:
+            return 0
+        return -(-self.total // self.grain) if self.parallel else 1
+
 
 @dataclass(frozen=True)
 class Parallel:

@@ -15,6 +15,7 @@ step's references in its words (see `encoding.py`; places are in bytes from the 
     copy    bytes, from the second address of the row to the first, unless they are one: then it
             is no execution, of which nothing is written
     advise  bytes, at the address
+    watch   notes the time, for `settle`
     settle  bytes, at the address, which calls update in place
     store   bytes of the integer, its value, number of a loop, how much more it is in each turn
     loop    number of the loop from outside, whose turns are counted from here on, trip
@@ -39,7 +40,7 @@ from stagejit.runtime.cpu.native.stamps import Timed
 
 KINDS = (
     "launch", "region", "call", "copy", "advise", "store", "loop", "again", "iterations", "unless",
-    "branch", "jump", "end", "clear", "check", "settle",
+    "branch", "jump", "end", "clear", "check", "settle", "watch",
 )  # fmt: skip
 
 # What is known of each loop that runs: the number of the turn, then that at which it ends.
@@ -63,6 +64,7 @@ entry:
   %threads.jobs = alloca [12 x i64], align 16
   %shared = alloca [8 x i64], align 16
   %integer = alloca i64
+  %began.p = alloca i64
 {timed("  call void @sj_begin(ptr %part)" + chr(10))}\
   br label %step
 """
@@ -234,7 +236,12 @@ advise:
   br label %next
 settle:
   %held = load ptr, ptr %row
-  call void @sj_settle(ptr %held, i64 %word)
+  %began = load i64, ptr %began.p
+  call void @sj_settle(ptr %held, i64 %word, i64 %began)
+  br label %next
+watch:
+  %now = call i64 @sj_nanoseconds()
+  store i64 %now, ptr %began.p
   br label %next
 store:                                   ; the lowest bytes come first
 {abi.load("%stored.first", "i64", "%rest", 8)}{abi.load("%stored.loop", "i64", "%rest", 16)}\

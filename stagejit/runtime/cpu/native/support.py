@@ -9,7 +9,7 @@ Input: nothing but the platform. Output: addresses of
     void sj_arena_release(ptr)
     void sj_arena_trim()                      give idle arenas back to the system
     void sj_advise(ptr, nbytes)               ask for huge pages before the first touch (`arenas`)
-    void sj_settle(ptr, nbytes)               huge pages for what calls update in place (`held`)
+    void sj_settle(ptr, nbytes, began)        huge pages for what calls update in place (`held`)
     ptr  sj_error(cf, code, message)          an XLA_FFI_Error
     ptr  sj_call(cf, words, part)             what runs a host program: see `interpreter.py`
 
@@ -61,7 +61,7 @@ def _variant_ir(timed: stamps.Timed) -> tuple[str, ...]:
 _SHARED_BY_VARIANTS = """declare ptr @sj_arena_claim(i64)
 declare void @sj_arena_release(ptr)
 declare void @sj_advise(ptr, i64)
-declare void @sj_settle(ptr, i64)
+declare void @sj_settle(ptr, i64, i64)
 declare ptr @sj_error(ptr, i32, ptr)
 """
 

@@ -24,7 +24,9 @@ from stagejit.runtime.hosting.program import HostProgram
 from stagejit.runtime.objects.engine import engine
 
 MADVISE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+CLOCK = ctypes.CFUNCTYPE(ctypes.c_int64)
 MOVED = list[tuple[int, int]]()
+TIME = [0, 0]  # now, and how long a move takes
 OTHERS = itertools.count(500)  # where no other test had memory
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux moves pages")
@@ -34,25 +36,38 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux move
 def _note(address: int, nbytes: int, advice: int) -> int:
     assert advice == 25  # MADV_COLLAPSE
     MOVED.append((address, nbytes))
+    TIME[0] += TIME[1]
     return 0
+
+
+@CLOCK
+def _now() -> int:
+    return TIME[0]
 
 
 @pytest.fixture(scope="module")
 def settle() -> Any:
     """Of a module of its own, which tells the test what it would move."""
-    text = "declare i32 @madvise_noted(ptr, i64, i32)\n" + settle_ir()
-    text = text.replace("@madvise(", "@madvise_noted(").replace("sj_", "noted_")
-    imports = {"madvise_noted": ctypes.cast(_note, ctypes.c_void_p).value or 0}
+    declared = "declare i32 @madvise_noted(ptr, i64, i32)\ndeclare i64 @sj_nanoseconds()\n"
+    text = (declared + settle_ir()).replace("@madvise(", "@madvise_noted(")
+    functions = {"madvise_noted": _note, "noted_nanoseconds": _now}
+    imports = {name: ctypes.cast(f, ctypes.c_void_p).value or 0 for name, f in functions.items()}
+    text = text.replace("sj_", "noted_")
     address = engine().load({"noted_settle": text}, imports)["noted_settle"]
-    return ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)(address)
+    return ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)(address)
 
 
-def moved(settle: Any, calls: int, *places: tuple[int, int]) -> list[tuple[int, int]]:
-    """By so many rounds of calls with memory at these addresses, of these bytes."""
+def moved(
+    settle: Any, calls: int, *places: tuple[int, int], lasts: int = 1, move: int = 1
+) -> list[tuple[int, int]]:
+    """By so many rounds of calls with memory at these addresses, of these bytes. lasts: how long a
+    call does, and move: a move behind it."""
     MOVED.clear()
+    TIME[1] = move
     for _ in range(calls):
         for place in places:
-            settle(*place)
+            began, TIME[0] = TIME[0], TIME[0] + lasts
+            settle(*place, began)
     return list(MOVED)
 
 
@@ -75,6 +90,14 @@ def test_each_huge_page_inside_is_moved_once(
     for page in pages:
         assert moved(settle, 1, place) == [(base + page * HUGE, HUGE)]
     assert moved(settle, 100, place) == []
+
+
+def test_a_move_that_takes_longer_than_its_call_is_the_last_one(settle: Any) -> None:
+    place = next(OTHERS) * ENTRIES * HUGE, 8 * HUGE
+    assert moved(settle, CALLS, place, lasts=10, move=1000) == []
+    assert len(moved(settle, 3, place, lasts=10, move=10)) == 3
+    assert len(moved(settle, 3, place, lasts=10, move=11)) == 1
+    assert moved(settle, 2 * CALLS, place, lasts=1000, move=1) == []
 
 
 def test_memory_that_is_new_in_each_call_stays(settle: Any) -> None:
@@ -101,6 +124,7 @@ def test_which_results_are_asked_for(result: int, aliases: Any, kind: str | None
     program = HostProgram("held", (), (result,), (result,), aliases=aliases)
     steps = _kinds(program)
     assert [each for each in steps if each in ("settle", "advise")] == ([kind] if kind else [])
+    assert (steps[0] == "watch") == (steps[-2:] == ["settle", "end"]) == (kind == "settle")
 
 
 def _kinds(program: HostProgram) -> list[str]:
