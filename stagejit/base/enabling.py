@@ -18,6 +18,7 @@ import jax
 from stagejit.options import Options, checked, innermost
 
 R = TypeVar("R")
+_DEFAULTS = Options()
 
 
 @dataclass(frozen=True)
@@ -99,4 +100,4 @@ def options_around() -> Options | None:
 
 def chosen_options(own: Options | None) -> Options:
     """The options of a program: its function's `own`, or those around it."""
-    return own or options_around() or Options()
+    return own or options_around() or _DEFAULTS

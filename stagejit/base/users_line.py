@@ -23,13 +23,13 @@ import jax
 # As code objects name their files: not resolved.
 _OWN_FOLDER = str(Path(__file__).parents[1]) + "/"
 _PROGRAMS = _OWN_FOLDER + "bench/"  # plain JAX, as a user writes it
-_JAX_FOLDER = str(Path(jax.__file__).parent) + "/"
+_BETWEEN = (_OWN_FOLDER, str(Path(jax.__file__).parent) + "/")
 
 
 class _Behind(threading.local):
-    """frame: of the thread that waits for this one."""
+    """frames: of the threads that wait for this one, the next one first."""
 
-    frame: FrameType | None = None
+    frames: tuple[FrameType, ...] = ()
 
 
 _behind = _Behind()
@@ -53,29 +53,31 @@ def warn(message: str, category: type[Warning]) -> None:
 
 def users_frame() -> FrameType | None:
     """The innermost frame that is neither ours nor JAX's; None on a thread without."""
-    for start in (sys._getframe(1), _behind.frame):
-        frame = start
-        while frame is not None and _is_between(frame.f_code.co_filename):
+    for start in (sys._getframe(1), *_behind.frames):
+        frame: FrameType | None = start
+        while frame is not None:
+            file = frame.f_code.co_filename
+            if not file.startswith(_BETWEEN) or file.startswith(_PROGRAMS):
+                return frame
             frame = frame.f_back
-        if frame is not None:
-            return frame
     return None
 
 
+def waiting_frames() -> tuple[FrameType, ...]:
+    """The caller's caller, which is to wait for another thread, and whom it works for itself."""
+    return sys._getframe(2), *_behind.frames
+
+
 @contextmanager
-def led_to_by(frame: FrameType | None) -> Iterator[None]:
-    """Inside, this thread works for `frame`."""
-    _behind.frame = frame
+def led_to_by(frames: tuple[FrameType, ...]) -> Iterator[None]:
+    """Inside, this thread works for these, of which the first one waits for it."""
+    _behind.frames = frames
     try:
         yield
     finally:
-        _behind.frame = None
+        _behind.frames = ()
 
 
 def is_ours(file: str) -> bool:
     """Whether it is of this package, but for the programs of the bench."""
     return file.startswith(_OWN_FOLDER) and not file.startswith(_PROGRAMS)
-
-
-def _is_between(file: str) -> bool:
-    return file.startswith((_OWN_FOLDER, _JAX_FOLDER)) and not file.startswith(_PROGRAMS)

@@ -129,10 +129,8 @@ _PLAIN = (bool, int, float, str, DType, np.ndarray, np.generic, type(None))
 
 def _require_text(op: Op) -> None:
     """Raises InternalError for an attribute of which the text does not say everything."""
-    bodies = op.definition.bodies(op)
     for name, value in op.attrs.items():
-        is_body = any(value is body for body in bodies)
-        if not is_body and not _has_text(value):
+        if not _has_text(value) and all(value is not body for body in op.definition.bodies(op)):
             raise InternalError(
                 f"a kernel's key has no text for {name}, a {type(value).__name__}", step="codegen"
             )

@@ -33,7 +33,7 @@ from stagejit.codegen.templates import Templates
 from stagejit.dispatch.regions import Region
 from stagejit.errors import ExtensionError, InternalError, StagejitError, VerificationError
 from stagejit.graph.definition import OwnOp
-from stagejit.graph.ir import Value
+from stagejit.graph.ir import Op, Value
 from stagejit.graph.ops.elementwise import function_of
 from stagejit.rewrites.driving.rules import Declined
 from stagejit.types import DType
@@ -190,6 +190,8 @@ def _by(
         raise InternalError(f"nobody has a {backend.name} kernel for {region.kind}")
     kernel, nbytes = generator(region, target), touched_nbytes(region, target)
     far_nbytes = nbytes if nbytes > target.l3s_nbytes else 0
+    if not told and far_nbytes == kernel.far_nbytes:
+        return kernel
     return replace(kernel, choices=(*told, *kernel.choices), far_nbytes=far_nbytes)
 
 
@@ -203,13 +205,17 @@ def _of_width(target: Machine) -> list[Choice]:
 
 def _repeats_ops(region: ClosedRegion) -> bool:
     """Whether the ops alone tell that code is repeated; loops that are unrolled repeat it, too."""
-    functions: Counter[tuple[str, DType]] = Counter()
-    before: dict[Value, int] = {}  # how many of them lead to a value, one after the other
+    long_ops = dict[Op, tuple[str, DType]]()
     for op in region.ops:
         name = function_of(op)
-        long = bool(name) and is_long(name, op.operands[-1].type.dtype)
-        if long:
-            functions[name, op.operands[-1].type.dtype] += 1
+        if name and is_long(name, op.operands[-1].type.dtype):
+            long_ops[op] = name, op.operands[-1].type.dtype
+    if len(long_ops) <= min(CHAINED, INLINED):
+        return False
+    functions = Counter(long_ops.values())
+    before: dict[Value, int] = {}  # how many of them lead to a value, one after the other
+    for op in region.ops:
+        long = op in long_ops
         most = max((before.get(value, 0) for value in op.operands), default=0)
         before |= dict.fromkeys(op.results, most + long)
     is_chain = region.anchor is None and functions.total() == max(before.values(), default=0)

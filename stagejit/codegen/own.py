@@ -154,7 +154,7 @@ def machine_for(options: Options, usual: Callable[[], M], kind: type[M]) -> M:
 
 def require_here(target: Target) -> None:
     """Raises NoDriverError for a CPU of a user's that has instructions which this one lacks."""
-    if target == (here := Target.host()):
+    if target is (here := Target.host()) or target == here:  # equality looks at all it is
         return
     lacks = target.switched_on - here.switched_on
     if target.triple.split("-")[0] != here.triple.split("-")[0]:

@@ -123,7 +123,8 @@ class _Assembly:
         anchor = group.anchor
         if anchor is not None and anchor.definition.updates:
             operands.append(self._start(anchor.result))
-        key = _key(group) or group
+        has_others = len(self.grouping.groups) > 1
+        key = (_key(group) if has_others else None) or group
         first = self.first.get(key)
         if first is None:
             op = self.first[key] = add_dispatch(self.made, operands, [_part(group)])

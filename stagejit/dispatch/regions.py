@@ -245,11 +245,11 @@ def view_of(op: Op, number: int, scalars: Scalars, aligned: bool = True) -> Regi
     ops = evaluated(first)
     kind = kind_of(ops)
     name = f"{name_of(kind, ops)}.{number}"
-    borders = tuple(
-        _of_part(op, border, evaluated(border), f"{name}.border{at}", scalars, aligned)
-        for at, border in enumerate(others)
-    )
-    return _of_part(op, first, ops, name, scalars, aligned, borders)
+    borders = []
+    for at, border in enumerate(others):
+        inner, own_name = evaluated(border), f"{name}.border{at}"
+        borders.append(_of_part(op, border, inner, kind_of(inner), own_name, scalars, aligned))
+    return _of_part(op, first, ops, kind, name, scalars, aligned, borders)
 
 
 def _like(first: Region, op: Op, number: int) -> Region:
@@ -276,6 +276,7 @@ def _of_part(
     op: Op,
     part: Graph,
     ops: Sequence[Op],
+    kind: str,
     name: str,
     scalars: Scalars,
     aligned: bool,
@@ -298,7 +299,7 @@ def _of_part(
     return Region(
         op,
         name,
-        kind_of(ops),
+        kind,
         (*ops, *(insert for store in stores for insert in store.inserts)),
         tuple(value for value, _ in used),
         tuple(stores),

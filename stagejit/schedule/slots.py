@@ -104,6 +104,8 @@ class Transients:
     def slots(self) -> Slots:
         """Positions are put in order, where barriers leave it open, if that saves memory worth
         it."""
+        if not self.transients:
+            return Slots(dict(self.buffers), {}, {}, (), ())
         placed, waits = self._solve(()), self._waits()
         if waits:
             ordered = self._solve(waits)

@@ -23,7 +23,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from stagejit.base.threads.locks import new_lock
-from stagejit.base.users_line import led_to_by, users_frame
+from stagejit.base.users_line import led_to_by, waiting_frames
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -45,7 +45,7 @@ def on_other_threads(function: Callable[[T], R], items: Sequence[T]) -> list[R]:
     left = deque(enumerate(items))
     results: dict[int, R] = {}
     errors: dict[int, BaseException] = {}
-    users = users_frame()  # this thread waits, so it stays where it is
+    users = waiting_frames()  # this thread waits, so they stay where they are
 
     def behind() -> None:
         with led_to_by(users):

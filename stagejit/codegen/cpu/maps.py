@@ -87,12 +87,10 @@ def _plan(region: ClosedRegion, target: Target) -> Loops:
     loops = loops_of_stores(region, target)
     (variables,), lanes, forms = loops.groups, loops.lanes, (*loops.forms, *loops.offsets)
     inner_first = variables[::-1]
-    apart = [
-        (var, between)
-        for between in variables
-        for var in inner_first
-        if any(between_lanes(variables, form, var, lanes) == [between] for form in forms)
-    ]
+    gaps = {
+        var: [between_lanes(variables, form, var, lanes) for form in forms] for var in variables
+    }
+    apart = [(var, each) for each in variables for var in inner_first if [each] in gaps[var]]
     neighbours = {var: _stores_between(loops, var) for var in inner_first}
     found = loops.in_vectors(inner_first, between=apart, neighbours=neighbours, across=variables)
     ways = ways_in_whole_vectors(found) if found.compared or _goes_on(found) else [found]

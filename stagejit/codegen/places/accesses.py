@@ -102,12 +102,11 @@ def vector_cost(
     """Memory operations per element, unused lanes of the last vector included; writes count
     twice. across: reads that lie along one of these may come in squares. more: operations of a
     vector besides."""
-    reads = list(reads)
-    ways = [
-        sum(min(read_cost(form, var, lanes, neighbours), in_squares(form, var, lanes, tile))
-            for form in reads)
-        for tile in (var, *across)
-    ]  # fmt: skip
+    costs = [(form, read_cost(form, var, lanes, neighbours)) for form in reads]
+    ways = [sum(cost for _, cost in costs)]
+    for tile in (tile for tile in across if tile is not var):
+        squares = (min(cost, in_squares(form, var, lanes, tile)) for form, cost in costs)
+        ways.append(sum(squares))
     total = more + min(ways) + 2 * sum(write_cost(form, var, lanes, neighbours) for form in writes)
     return total * -(-var.extent // lanes) / var.extent
 

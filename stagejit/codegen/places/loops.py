@@ -145,8 +145,8 @@ class Loops:
         moved = [
             value
             for value, form in self.reads
-            if self.looking_up_cost(value, form, vector) is None
-            and read_cost(form, vector, lanes, stride) >= lanes
+            if read_cost(form, vector, lanes, stride) >= lanes
+            and self.looking_up_cost(value, form, vector) is None
             and all(in_squares(form, vector, lanes, tile) == math.inf for tile in tiles)
         ]
         for store, offset in zip(self.region.stores, self.offsets, strict=True):

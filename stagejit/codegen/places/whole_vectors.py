@@ -34,14 +34,14 @@ def ways_in_whole_vectors(loops: Loops) -> list[Loops]:
     """The loops as they are, then as they may be besides; costs are those of loops and functions,
     too."""
     (variables,), region, vector = loops.groups, loops.region, loops.vector
-    if vector is None or loops.lanes < 2:
+    if vector is None or loops.lanes < 2 or len(variables) < 2:
         return [loops]
-    count, code = -(-vector.extent // loops.lanes), element_code(region)
-    layers = 1 + sum(op.definition.overlays for op in region.ops)
+    count = -(-vector.extent // loops.lanes)
     must = bool(loops.compared) and not (loops.target.masks_lanes or interior_of(loops))
     plain = not any(op.definition.is_gather or op.definition.is_window for op in region.ops)
     if not plain or not (must or loops.compared or count <= _MOST_IN_ROW):
         return [loops]
+    code, layers = element_code(region), 1 + sum(op.definition.overlays for op in region.ops)
     asked = layers * code + _ASKED * len(loops.cuts)
     rows = math.inf if must else loops.cost + (asked * count + _TURN) / vector.extent
     ways = [replace(loops, cost=rows)]

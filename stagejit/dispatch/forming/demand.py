@@ -145,7 +145,9 @@ def _demand_operands(
 ) -> None:
     here = group.located.get(op.result) if len(op.results) == 1 else None
     known = op.definition
-    repeated = _repeated(op, group) * (demand.repeated if _is_local(op) else 1.0)
+    repeated = demand.repeated if _is_local(op) else 1.0
+    if known.is_view and known.repeats:
+        repeated *= _repeated(op, group)
     repeated = repeated if repeated <= MOST_REPEATED else 1.0
     for number, operand in enumerate(op.operands):
         if not operand.type.size:
@@ -167,9 +169,6 @@ def _is_local(op: Op) -> bool:
 
 def _repeated(op: Op, group: Group) -> float:
     """How often a map stores an element that a view repeats, one after the other."""
-    known = op.definition
-    if not (known.is_view and known.repeats):
-        return 1.0
     if not (group.definition.is_elementwise or group.definition.is_view):
         return 1.0
     sizes = op.operands[0].type.size, op.result.type.size

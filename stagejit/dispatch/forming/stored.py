@@ -34,6 +34,8 @@ def store_what_is_read(state: State) -> list[Group]:
 
 def _ordered(state: State) -> list[Group]:
     """Groups before those that need them, otherwise in the order of what they finish."""
+    if len(state.groups) < 2:
+        return list(state.groups)
     order: nx.DiGraph[Group] = nx.DiGraph()
     order.add_nodes_from(state.groups)
     for group, before in zip(state.groups, state.reach.direct, strict=True):

@@ -40,6 +40,8 @@ Users = Mapping[Value, Sequence[Op]]
 
 def ends_of_chains(order: Sequence[Op], users: Users) -> dict[Op, tuple[Op, ...]]:
     """For each op that ends a chain those that end at the same cut; the last of them comes last."""
+    if _RESHAPE_STEPS * len(order) < LONGEST_CHAIN:
+        return {}  # no op adds more to a chain
     heights = _heights(order, users)
     if max(heights.values(), default=0) < LONGEST_CHAIN:
         return {}

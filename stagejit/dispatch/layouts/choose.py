@@ -24,7 +24,7 @@ import networkx as nx
 from stagejit.dispatch.layouts import hints as hinting
 from stagejit.dispatch.layouts.cost import Grain
 from stagejit.dispatch.layouts.hints import Hints
-from stagejit.dispatch.layouts.relay import bound_memory, relay
+from stagejit.dispatch.layouts.relay import relay
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.ops.control import bodies_of, memory_of
 from stagejit.index.layout import ROW_MAJOR, Layout
@@ -48,57 +48,34 @@ def lay_out(graph: Graph, options: Options) -> tuple[Log, dict[Op, Sequence[Op]]
                 inner, changed = lay_out(body, options)
                 log.decisions += inner.decisions
                 replaced |= changed
-    found, free = _hints(graph, options)
+    found = _hints(graph, options)
     if found.of or found.none:
-        chosen = _Choice(graph, found, free).best()
-        _decide(log, found, free, chosen)
+        chosen = _Choice(graph, found).best()
+        _decide(log, found, chosen)
         replaced |= {op: (made,) for op, made in relay(graph, chosen).items()}
     return log, replaced
 
 
-def _hints(graph: Graph, options: Options) -> tuple[Hints, dict[Value, str]]:
-    found, free = Hints(), _refusals(graph)
+def _hints(graph: Graph, options: Options) -> Hints:
+    found = Hints(graph)
     values = [*graph.inputs, *(value for op in graph.ops() for value in op.results)]
     if not all(value.type.has_numbers for value in values):
-        return found, free  # what costs less than what is not known for all sizes
+        return found  # what costs less than what is not known for all sizes
     if options.enabled(hinting.CHANNELS):
         hinting.channels_last(graph, found)
     if options.enabled(hinting.INFER):
-        hinting.infer(graph, found, free)
-    return found, free
-
-
-def _refusals(graph: Graph) -> dict[Value, str]:
-    """Memory, and why it has to be row-major; "" where it need not be."""
-    found: dict[Value, str] = {}
-    known: dict[Value, Value] = {}
-    bound = bound_memory(graph)
-    outputs = {memory_of(value, known) for value in graph.outputs}
-    for op in graph.ops():
-        for value in op.results:
-            if memory_of(value, known) is not value:
-                continue
-            if value in outputs:
-                found[value] = "the caller takes it row-major: its store transposes"
-            elif value in bound:
-                found[value] = "others than dispatches look at it, who take it for row-major"
-            elif op.definition.is_empty:
-                found[value] = "it is written in parts, each of which lies in one piece as it is"
-            elif value.type.encoding is not None:
-                found[value] = "a product reads it, and the target says how it lies"
-            else:
-                found[value] = ""
+        hinting.infer(graph, found)
     return found
 
 
 class _Choice:
     """The search of Note [Several starts]. touching: by memory the dispatches that touch it."""
 
-    def __init__(self, graph: Graph, found: Hints, free: Mapping[Value, str]) -> None:
+    def __init__(self, graph: Graph, found: Hints) -> None:
         self.hints = {
             memory: [hint.layout for hint in hints]
             for memory, hints in found.of.items()
-            if free.get(memory) == "" and hints
+            if hints and found.free.get(memory) == ""
         }
         self.touching: dict[Value, list[_Cost]] = {memory: [] for memory in self.hints}
         known: dict[Value, Value] = {}
@@ -182,13 +159,14 @@ class _Cost:
         return self._known[key]
 
 
-def _decide(log: Log, found: Hints, free: Mapping[Value, str], chosen: Layouts) -> None:
+def _decide(log: Log, found: Hints, chosen: Layouts) -> None:
     for memory, hints in found.of.items():
         for hint in hints:
             if hint.layout == chosen.get(memory):
                 log.apply(hint.source, memory.op, f"lies in {in_words(hint.layout)}")
-            elif memory in free:
-                log.decline(hint.source, memory.op, free[memory] or _dearer(memory, hint, chosen))
+            elif memory in found.free:
+                reason = found.free[memory] or _dearer(memory, hint, chosen)
+                log.decline(hint.source, memory.op, reason)
     for memory, reason in found.none.items():
         if memory not in chosen:
             log.decline(hinting.INFER, memory.op, reason)

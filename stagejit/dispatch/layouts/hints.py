@@ -11,9 +11,10 @@ is computed from it element by element.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from stagejit.base.threads.locks import remembered
 from stagejit.dispatch.layouts.orders import (
     AMBIGUOUS,
     Order,
@@ -22,6 +23,7 @@ from stagejit.dispatch.layouts.orders import (
     order_of,
     row_major,
 )
+from stagejit.dispatch.layouts.relay import bound_memory
 from stagejit.graph.dims import ConvDims, WindowDims
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.ops.control import memory_of
@@ -38,6 +40,7 @@ class Hints:
     """`of`: by memory, each layout once, none of them row-major. `none`: why there is no hint,
     where an order was looked for."""
 
+    graph: Graph
     of: dict[Value, list[LayoutHint]] = field(default_factory=dict)
     none: dict[Value, str] = field(default_factory=dict)
 
@@ -45,6 +48,28 @@ class Hints:
         known = self.of.setdefault(memory, [])
         if not layout.is_row_major and all(hint.layout != layout for hint in known):
             known.append(LayoutHint(layout, source))
+
+    @remembered
+    def free(self) -> dict[Value, str]:
+        """Memory, and why it has to be row-major; "" where it need not be. Most graphs have no
+        hints, and nobody asks."""
+        found: dict[Value, str] = {}
+        known: dict[Value, Value] = {}
+        bound = bound_memory(self.graph)
+        outputs = {memory_of(value, known) for value in self.graph.outputs}
+        values = (value for op in self.graph.ops() for value in op.results)
+        for value in (value for value in values if memory_of(value, known) is value):
+            if value in outputs:
+                found[value] = "the caller takes it row-major: its store transposes"
+            elif value in bound:
+                found[value] = "others than dispatches look at it, who take it for row-major"
+            elif value.op.definition.is_empty:
+                found[value] = "it is written in parts, each of which lies in one piece as it is"
+            elif value.type.encoding is not None:
+                found[value] = "a product reads it, and the target says how it lies"
+            else:
+                found[value] = ""
+        return found
 
     def first(self, memory: Value) -> Layout | None:
         known = self.of.get(memory)
@@ -54,14 +79,18 @@ class Hints:
 def channels_last(graph: Graph, hints: Hints) -> None:
     """Hints for what convolutions and windows touch, and for all memory of the same rank that
     dispatches which touch it touch."""
+    dispatches = [op for op in graph.ops() if op.definition.is_dispatch]
+    wanted = {op: found for op in dispatches if (found := list(_wanted(op)))}
+    if not wanted:
+        return
     pending: list[Value] = []
     known: dict[Value, Value] = {}
-    touched = {op: _memory_of(op, known) for op in graph.ops() if op.definition.is_dispatch}
+    touched = {op: _memory_of(op, known) for op in dispatches}
     users: dict[Value, list[Op]] = {}
     for op, memory in touched.items():
         for value in memory:
             users.setdefault(value, []).append(op)
-        for shape, order in _wanted(op):
+        for shape, order in wanted.get(op, ()):
             for value in memory:
                 if value.shape == shape and value not in hints.of:
                     hints.add(value, layout_of(order, shape), CHANNELS)
@@ -109,9 +138,8 @@ def _channel_of(op: Op) -> Order | None:
     return None if last is None else (*(a for a in range(len(shape)) if a != last), last)
 
 
-def infer(graph: Graph, hints: Hints, free: Mapping[Value, str]) -> None:
-    """Hints from what lies in memory already, as if all hints so far, and these, came true. free:
-    memory that may have a layout, mapped to "", other memory to why not."""
+def infer(graph: Graph, hints: Hints) -> None:
+    """Hints from what lies in memory already, as if all hints so far, and these, came true."""
     orders: dict[Value, Order] = {}
     memories: dict[Value, Value] = {}
     for op in graph.ops():
@@ -130,14 +158,14 @@ def infer(graph: Graph, hints: Hints, free: Mapping[Value, str]) -> None:
                 continue
             known = hints.first(value)
             order = found.known.get(output)
-            if known is not None and not free.get(value):
+            if known is not None and not hints.free.get(value):
                 orders[value] = order_of(known, value.shape)
             elif order is None:
                 hints.none[value] = _why(found)
             elif order != row_major(value.shape):
                 layout = layout_of(order, value.shape)
                 hints.add(value, layout, INFER)
-                if not free.get(value) and not layout.is_row_major:
+                if not hints.free.get(value) and not layout.is_row_major:
                     orders[value] = order
 
 

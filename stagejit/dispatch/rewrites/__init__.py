@@ -13,7 +13,6 @@ last, when it is known who places what. Steps of users stand beside one of these
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 from stagejit.base.decisions import Decision
@@ -56,6 +55,9 @@ class OwnDispatchStep(Extension):
 
 def _with_own(options: Options) -> Iterator[tuple[str, Rewrite, OwnDispatchStep | None]]:
     """All steps that are enabled, in order, by name."""
+    if not options.extensions:
+        yield from ((name, step, None) for name, step in STEPS if options.enabled(name))
+        return
     own = options.parts_of(OwnDispatchStep)
     for name, step in STEPS:
         near = [each for each in own if each.anchor == name]
@@ -90,14 +92,14 @@ def rewrite_dispatches(
                 log.decisions += decisions
                 inner |= replaced
     for name, step, own in _with_own(options):
-        first_new, decided, promised = graph.next_id, len(log.decisions), returned_by(graph)
+        first_new, decided = graph.next_id, len(log.decisions)
         before = Meaning(graph, graph.outputs) if own is not None and options.verify else None
-        running: AbstractContextManager[None] = nullcontext()
-        if own is not None:
-            running = own.running("failed as it rewrote a graph of dispatches")
-        with running:
+        if own is None:
             step(log, views)
-        if own is not None:
+        else:
+            promised = returned_by(graph)
+            with own.running("failed as it rewrote a graph of dispatches"):
+                step(log, views)
             require_own(log.decisions[decided:], own)
             verify_returned(graph, promised, own)
         if graph.next_id > first_new:

@@ -48,8 +48,11 @@ _LAST_PIECES = 4  # of those made so far, where room for a target is looked for
 def limit_operands(log: Log, views: Views) -> None:
     """%r = f %a, %b, ...  -->  %1 = f' %a, ...; %r = f'' %1, %b, ..."""
     graph, limit, is_shared = log.graph, views.options.operand_limit, None
+    uses = len(graph.outputs) + sum(len(op.operands) for op in graph.ops())
     for op in graph.ops():
-        if not op.definition.stands_alone or _most_operands(graph, op) <= limit:
+        if not op.definition.stands_alone or _most_operands(op, uses) <= limit:
+            continue
+        if _most_operands(op, graph.nx.out_degree(op)) <= limit:
             continue
         more = _placed_later(graph, op) if graph.nx.out_degree(op) > 1 else {}
         if (operands := operands_of(op) + sum(more.values())) <= limit:
@@ -73,11 +76,11 @@ def limit_operands(log: Log, views: Views) -> None:
             views.divided[op] = pieces.made
 
 
-def _most_operands(graph: Graph, op: Op) -> int:
-    """As many as it could take, at a glance."""
+def _most_operands(op: Op, uses: int) -> int:
+    """As many as it could take, at a glance. uses: of its results, at most; in a small graph, all
+    uses of all values are few."""
     ops = len(parts_of(op)[0]) if op.definition.is_dispatch else 0
-    users: int = graph.nx.out_degree(op)
-    return len(op.operands) + len(op.results) + ops + users
+    return len(op.operands) + len(op.results) + ops + uses
 
 
 def _is_shared(graph: Graph) -> bool:

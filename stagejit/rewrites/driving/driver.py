@@ -8,8 +8,10 @@ nothing to say.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
 from stagejit.base.decisions import Decision
 from stagejit.base.extension import Extension
@@ -56,7 +58,9 @@ class LocalStep:
         own = [each.rule for each in options.parts_of(OwnRule) if each.step == self.name]
         table = RuleTable.of((*self.rules, *own)) if own else self._table
         shares = self.sharing is not None and options.enabled(self.sharing.name)
-        Worklist(log, table, self.sharing if shares else None).run()
+        kinds = map(attrgetter("kind"), log.graph.ops())
+        if shares or not table.by_kind.keys().isdisjoint(kinds):
+            Worklist(log, table, self.sharing if shares else None).run()
 
     @remembered
     def _table(self) -> RuleTable:
@@ -97,7 +101,7 @@ class OwnStep(Extension):
 def with_own(steps: Sequence[Step], options: Options) -> list[tuple[Step, OwnStep | None]]:
     """The steps, and those of the user's that stand beside one of them, with whose they are."""
     if not options.extensions:
-        return [(step, None) for step in steps]
+        return list(zip(steps, itertools.repeat(None)))
     own = options.parts_of(OwnStep)
     mine = [rule for each in own if isinstance(each.step, LocalStep) for rule in each.step.rules]
     require_kinds_of_ops([*mine, *(each.rule for each in options.parts_of(OwnRule))])
@@ -133,18 +137,13 @@ def run_steps(
     graph.eliminate_dead()
     for step, own in with_own(steps, options):
         decided = len(log.decisions)
-        promised = returned_by(graph) if options.extensions else None
         compares = own is not None and options.verify and isinstance(step, GraphStep)
         before = Meaning(graph, graph.outputs) if compares else None
-        if own is None:
-            step.run(log, options)
+        by: Extension | None = None
+        if options.extensions:
+            by = _run_beside(step, own, log)
         else:
-            with own.running("failed as it rewrote a graph"):
-                step.run(log, options)
-            require_own(log.decisions[decided:], own)
-        by = own or _whose(step, options, log.decisions[decided:])
-        if by is not None and promised is not None:
-            verify_returned(graph, promised, by)
+            step.run(log, options)
         graph.eliminate_dead()
         if watch is not None:
             watch(step.name, graph, log.decisions[decided:])
@@ -155,10 +154,23 @@ def run_steps(
     return log.decisions
 
 
+def _run_beside(step: Step, own: OwnStep | None, log: Log) -> Extension | None:
+    """Runs a step where there are extensions; returns that of which code ran in it, if any did."""
+    graph, decided, promised = log.graph, len(log.decisions), returned_by(log.graph)
+    if own is None:
+        step.run(log, log.options)
+    else:
+        with own.running("failed as it rewrote a graph"):
+            step.run(log, log.options)
+        require_own(log.decisions[decided:], own)
+    by = own or _whose(step, log.options, log.decisions[decided:])
+    if by is not None:
+        verify_returned(graph, promised, by)
+    return by
+
+
 def _whose(step: Step, options: Options, decisions: Sequence[Decision]) -> OwnRule | None:
     """Of those whose rules are in a step the first that did something, else the first."""
-    if not options.extensions:
-        return None
     own = [each for each in options.parts_of(OwnRule) if each.step == step.name]
     if not own:
         return None

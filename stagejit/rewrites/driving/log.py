@@ -13,7 +13,7 @@ import networkx as nx
 
 from stagejit.base.decisions import Decision
 from stagejit.base.extension import Extension
-from stagejit.base.machine import Machine
+from stagejit.base.machine import SMALL_SERVER, Machine
 from stagejit.errors import InternalError, VerificationError
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.text.printer import as_text
@@ -28,7 +28,7 @@ class Log:
 
     graph: Graph
     options: Options = field(default_factory=Options)
-    machine: Machine = field(default_factory=Machine)
+    machine: Machine = SMALL_SERVER
     decisions: list[Decision] = field(default_factory=list)
     less_used: dict[Op, None] = field(default_factory=dict)  # as users of them went
     _seen: set[Decision] = field(default_factory=set)

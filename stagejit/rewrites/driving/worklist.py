@@ -58,7 +58,9 @@ class RuleTable:
 
     by_kind: Mapping[str, Sequence[Rule]]
     counting: frozenset[str]
-    found: dict[tuple[str, object], Sequence[Rule]] = field(default_factory=dict, compare=False)
+    found: dict[tuple[str, object, bool], Sequence[Rule]] = field(
+        default_factory=dict, compare=False
+    )
 
     @classmethod
     def of(cls, rules: Sequence[Rule]) -> RuleTable:
@@ -68,13 +70,17 @@ class RuleTable:
                 by_kind.setdefault(kind, []).append(rule)
         return cls(by_kind, frozenset().union(*(rule.roots for rule in rules if rule.counts)))
 
-    def of_function(self, kind: str, function: object) -> Sequence[Rule]:
-        """Those that look at ops of a kind and a function."""
-        known = self.found.get((kind, function))
+    def of_function(self, kind: str, function: object, has_weights: bool) -> Sequence[Rule]:
+        """Those that look at ops of a kind and a function, in a graph that has weights or none."""
+        known = self.found.get((kind, function, has_weights))
         if known is None:
-            rules = self.by_kind.get(kind, ())
-            known = [r for r in rules if not r.functions or function in r.functions]
-            self.found[kind, function] = known
+            known = [
+                rule
+                for rule in self.by_kind.get(kind, ())
+                if (not rule.functions or function in rule.functions)
+                and (has_weights or not rule.weights)
+            ]
+            self.found[kind, function, has_weights] = known
         return known
 
 
@@ -85,7 +91,7 @@ class Worklist:
         self.log, self.graph, self.sharing = log, log.graph, sharing
         self.table, self.rules = table, table.by_kind
         self.has_weights = any(log.graph.bound)
-        self.by_function: dict[tuple[str, object], list[Rule]] = {}
+        self.by_function: dict[tuple[str, object], Sequence[Rule]] = {}
         self.counting = table.counting | (sharing.counted if sharing else frozenset())
         # Places in topological order when the step began; of a new op that of what it replaced.
         self.place = {op: index for index, op in enumerate(self.graph.ops())}
@@ -132,13 +138,11 @@ class Worklist:
         key = op.kind, op.attrs.get("fn")
         known = self.by_function.get(key)
         if known is None:
-            rules = self.table.of_function(*key)
-            known = [rule for rule in rules if self._is_asked(rule)]
+            known, options = self.table.of_function(*key, self.has_weights), self.log.options
+            if options.disable or options.checks:
+                known = [rule for rule in known if options.enabled(rule.name)]
             self.by_function[key] = known
         return known
-
-    def _is_asked(self, rule: Rule) -> bool:
-        return (self.has_weights or not rule.weights) and self.log.options.enabled(rule.name)
 
     def _push(self, ops: Iterable[Op], place: int) -> None:
         for op in ops:

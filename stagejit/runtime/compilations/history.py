@@ -224,6 +224,8 @@ def _layout(layout: Any) -> str:
 
 def _sharding(sharding: Any) -> str:
     """A mesh and a spec tell shardings apart on one device, too."""
+    if sharding is None:
+        return ""
     spec, mesh = getattr(sharding, "spec", None), getattr(sharding, "mesh", None)
     devices = getattr(sharding, "num_devices", 1)
     if not isinstance(devices, int) or (devices < 2 and spec is None):

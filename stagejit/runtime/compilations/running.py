@@ -52,34 +52,31 @@ def run_steps(
 ) -> None:
     """Run the steps up to one that have not run yet. again: does the same up to a step, from the
     beginning, with other options. began: called with the name of each before it runs."""
-    if all(step.name != until for step in steps):
-        known = ", ".join(step.name for step in steps)
-        raise InternalError(f"there is no step {until!r}, but {known}", step="pipeline")
-    for step in steps:
+    known = [step.name for step in steps]
+    if until not in known:
+        what = f"there is no step {until!r}, but {', '.join(known)}"
+        raise InternalError(what, step="pipeline")
+    own = made.request.options.parts_of(OwnOp)
+    for step in steps[: known.index(until) + 1]:
         if step.name not in made.seconds:
             began(step.name)
             try:
-                _run(step, made)
+                _run(step, made, own)
             except Exception as error:
                 blame(error, step.name, made.request.options, again)
-        if step.name == until:
-            break
 
 
-def _run(step: Step[C], made: C) -> None:
-    start = time.perf_counter()
-    with step.turn():
-        _for_all_sizes(step.name, step.run, made)
-    made.seconds[step.name] = time.perf_counter() - start
-    if made.request.options.verify:
-        _for_all_sizes("verify", step.verify, made)
-
-
-def _for_all_sizes(doing: str, work: Callable[[C], None], made: C) -> None:
-    """Symbolic sizes have graphs and plans, kernels do not. Kinds of extensions are known."""
+def _run(step: Step[C], made: C, own: Sequence[OwnOp]) -> None:
+    """Symbolic sizes have graphs and plans, kernels do not. own: kinds that are known, too."""
+    start, doing = time.perf_counter(), step.name
     try:
-        with declaring(made.request.options.parts_of(OwnOp)):
-            work(made)
+        with step.turn(), declaring(own):
+            step.run(made)
+        made.seconds[step.name] = time.perf_counter() - start
+        if made.request.options.verify:
+            doing = "verify"
+            with declaring(own):
+                step.verify(made)
     except Undecided as undecided:
         raise UnsupportedOpError(
             f"cannot {doing} {made.request.name} for all sizes at once: {undecided}",

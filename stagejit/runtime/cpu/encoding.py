@@ -18,6 +18,7 @@ the thread goes on.
 
 from __future__ import annotations
 
+import itertools
 import re
 from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -54,7 +55,7 @@ _REPORT = "Next: this is a bug of stagejit, please report it"
 
 @dataclass(frozen=True)
 class _At:
-    """The address of a constant, by the place of its first word."""
+    """The address of a constant, by the place of its first word among all constants."""
 
     place: int
 
@@ -97,12 +98,15 @@ class Code:
 def encoded(program: HostProgram) -> Code:
     """Raises InternalError if the program breaks an invariant."""
     verify(program)
-    items: list[Any] = _Encoder(program).items()
-    others = [(at, item) for at, item in enumerate(items) if not isinstance(item, int)]
+    encoder = _Encoder(program)
+    items: list[Any] = encoder.items()
+    constants = len(items) - encoder.nwords
+    are_addresses = map({_At, str}.__contains__, map(type, items))  # few of the words are
+    others = [(at, items[at]) for at in itertools.compress(range(len(items)), are_addresses)]
     own = tuple(at for at, item in others if isinstance(item, _At))
     symbols = tuple((at, item) for at, item in others if isinstance(item, str))
     for at, item in others:
-        items[at] = 8 * item.place if isinstance(item, _At) else 0
+        items[at] = 8 * (constants + item.place) if isinstance(item, _At) else 0
     words = array("q", items)
     readable = re.sub(r"\W+", "_", program.name, flags=re.ASCII).strip("_")[:40]
     name = f"stagejit_{readable}_{digest(words.tobytes().hex(), str(own), str(symbols))[:24]}"
@@ -157,19 +161,14 @@ class _Encoder:
         self.scratch_nbytes = self.worker_nbytes = program.scratch_nbytes()
 
     def items(self) -> _Items:
-        """The whole code; places of constants are counted from its start."""
+        """The whole code, constants behind the steps."""
         settled = self._settled()
         watch = self._made("watch", [], [0]) if settled else []
         work = [*self._results(), *self._steps(self.program.steps, 0)]
         steps = [*watch, *work, *settled, *self._made("end", [], [0])]
         header = self._header()
-        code = [*(header[name] for name in HEADER), *steps]
-        constants = [item for constant in self.constants for item in constant]
-        whole = [*code, *constants]
-        for at, item in enumerate(whole):
-            if isinstance(item, _At):
-                whole[at] = _At(item.place + len(code))
-        return whole
+        constants = itertools.chain.from_iterable(self.constants)
+        return [*map(header.__getitem__, HEADER), *steps, *constants]
 
     def _header(self) -> dict[str, _Item]:
         program, where = self.program, f"stagejit program {self.program.name!r}"

@@ -84,19 +84,23 @@ class _Hosting(Hosting[host.Step]):
             tuple(self.sites.made),
             () if self.checking is None else tuple(self.checking.texts),
         )
-        return replace(made, handed_over=self._handed_over(made))
+        handed_over = self._handed_over(made)
+        return made if handed_over is None else replace(made, handed_over=handed_over)
 
     def _handed_over(self, program: HostProgram) -> Decision | None:
         """Whether it runs in the background: see `background.py`."""
         if not self.options.enabled(background.NAME):
             return None
-        refused = ""
-        if self.checking is not None:
-            refused = "a check ends the call that it is of"
-        elif python_functions.TARGET in program.targets():
-            refused = "it calls Python, whose functions may want what their caller holds"
+
+        def refusal() -> str:
+            if self.checking is not None:
+                return "a check ends the call that it is of"
+            if python_functions.TARGET in program.targets():
+                return "it calls Python, whose functions may want what their caller holds"
+            return ""
+
         seconds = self._seconds(self.run.steps) / self.target.cores
-        return background.handed_over(self.name, seconds, len(self.run.results), refused)
+        return background.handed_over(self.name, seconds, len(self.run.results), refusal)
 
     def _bound_nbytes(self) -> tuple[int, ...]:
         """Of all weights of the function, where this run reads one."""

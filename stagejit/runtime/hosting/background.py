@@ -15,6 +15,8 @@ where it is called.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from stagejit.base.decisions import Decision
 from stagejit.base.numbers import seconds_text
 
@@ -26,13 +28,16 @@ _HAND_OVER_SECONDS = 60e-6
 _RESULT_SECONDS = 2e-6  # of Python's, for an array
 
 
-def handed_over(program: str, seconds: float, results: int, refused: str) -> Decision | None:
+def handed_over(
+    program: str, seconds: float, results: int, refusal: Callable[[], str]
+) -> Decision | None:
     """Whether a program of so many seconds and results leaves its caller at once; None where
-    nothing would be gained. refused: why it may not."""
+    nothing would be gained. refusal: why it may not; "" where it may."""
     meanwhile = min(seconds, results * _RESULT_SECONDS)
     if seconds < _LONG_SECONDS and meanwhile < 2 * _HAND_OVER_SECONDS:
         return None
     reason = f"it takes {seconds_text(seconds)} by the model"
     if seconds < _LONG_SECONDS:
         reason += f", in which Python makes the arrays of {results} results"
+    refused = refusal()
     return Decision(NAME, f"@{program}", not refused, refused or reason)

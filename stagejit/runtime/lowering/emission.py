@@ -8,6 +8,7 @@ programs live as long as the executable that calls them; what fails leaves the b
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -174,13 +175,20 @@ def _emit_turned(
         for aval, known in zip(avals_out, outputs, strict=True)
     ]
     layouts = (fastest_first(inputs), fastest_first(outputs))
-    inner = ctx.replace(avals_in=[aval for _, aval in operands], avals_out=given)
+    inner, taken = ctx, [aval for _, aval in operands]
+    if not (_are(taken, ctx.avals_in) and _are(given, ctx.avals_out)):
+        inner = ctx.replace(avals_in=taken, avals_out=given)
     made = item.program.emit(inner, [value for value, _ in operands], layouts)
     results = [
         value if known is None else transposed(ctx, value, known.aval, known.order)
         for value, known in zip(made, outputs, strict=True)
     ]
     return list(zip(results, avals_out, strict=True))
+
+
+def _are(avals: Sequence[Any], others: Sequence[Any]) -> bool:
+    """Whether they are the same objects, as those of most programs are."""
+    return len(avals) == len(others) and all(map(operator.is_, avals, others))
 
 
 def _emit_equation(

@@ -34,7 +34,8 @@ Requirements = tuple[LayoutRequirement | None, ...]
 
 @dataclass(frozen=True)
 class Formats:
-    """Of each argument and result what the caller requires; None where it is row-major.
+    """Of each argument and result what the caller requires; None where it is row-major. Of none of
+    them, where all are.
 
     refused: requirements that XLA fulfils, by copies around our call, and why."""
 
@@ -62,6 +63,8 @@ NO_FORMATS = Formats((), ())
 def formats_of(jaxpr: Any, inputs: Sequence[Any] | None, outputs: Sequence[Any] | None) -> Formats:
     """jaxpr: a whole program. inputs, outputs: JAX's layouts; None, or `Layout.AUTO`, for those
     that the compiler chooses, which are row-major."""
+    if not any(map(_is_turned, (*(inputs or ()), *(outputs or ())))):
+        return NO_FORMATS
     names = jaxpr.jaxpr.debug_info.safe_arg_names(len(jaxpr.in_avals))
     refused: list[tuple[LayoutRequirement, str]] = []
     made = []
@@ -80,10 +83,15 @@ def formats_of(jaxpr: Any, inputs: Sequence[Any] | None, outputs: Sequence[Any] 
     return Formats(made[0], made[1], tuple(refused))
 
 
-def _requirement(source: str, layout: Any) -> LayoutRequirement | None:
+def _is_turned(layout: Any) -> bool:
     order = getattr(layout, "major_to_minor", None)  # there is none of what XLA chooses
-    made = Layout(tuple(order or ()))
-    return None if made.is_row_major else LayoutRequirement(made, source)
+    return order is not None and not Layout(tuple(order)).is_row_major
+
+
+def _requirement(source: str, layout: Any) -> LayoutRequirement | None:
+    if not _is_turned(layout):
+        return None
+    return LayoutRequirement(Layout(tuple(layout.major_to_minor)), source)
 
 
 def _refusal(aval: Any, layout: Any) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 _IDENT = b"\x7fELF\x02\x01\x01"  # 64 bits, little-endian
 _RELOCATABLE, _X86_64 = 1, 62
@@ -66,8 +67,7 @@ class Object:
     relocations: tuple[Relocation, ...]
 
 
-@dataclass(frozen=True)
-class _Header:
+class _Header(NamedTuple):
     name: str
     kind: int
     flags: int

@@ -60,6 +60,8 @@ def hazard_graph(dispatches: Sequence[Touching], most: float | None = None) -> H
     overwritten: there both conflict with that one. most: see Note [Many versions]."""
     graph: HazardGraph = nx.DiGraph()
     graph.add_nodes_from(range(len(dispatches)))
+    if len(dispatches) < 2:
+        return graph
     touched, before = _touched(dispatches, most), list[int]()
     for position, dispatch in enumerate(dispatches):
         ranges: Ranges = {}

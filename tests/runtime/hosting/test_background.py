@@ -28,9 +28,9 @@ from tests.randomness import RNG
     ],
 )
 def test_what_is_worth_handing_over(seconds: float, results: int, expected: bool) -> None:
-    decision = handed_over("f", seconds, results, "")
+    decision = handed_over("f", seconds, results, lambda: "")
     assert (decision is not None and decision.applied) == expected
-    refused = handed_over("f", seconds, results, "it may not")
+    refused = handed_over("f", seconds, results, lambda: "it may not")
     assert (refused is not None) == expected
     if refused is not None:
         assert not refused.applied
