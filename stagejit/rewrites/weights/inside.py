@@ -9,6 +9,7 @@ from __future__ import annotations
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.ops.control import LoopOperands, bodies_of, given
 from stagejit.rewrites.driving.driver import Log
+from stagejit.rewrites.weights.behind import is_determined
 
 
 def tell_bound(graph: Graph, op: Op) -> None:
@@ -28,21 +29,21 @@ def tell_bound(graph: Graph, op: Op) -> None:
 
 
 def let_through(log: Log, name: str) -> None:
-    """barrier %x, %w bound  -->  (barrier %x), %w
+    """barrier %x, (slice %w bound)  -->  (barrier %x), (slice %w)
 
-    What is behind a barrier is computed again there; nobody computes a weight. name: that it is
-    recorded under."""
+    What is behind a barrier is computed again there; what weights determine is computed once,
+    wherever it is read. name: that it is recorded under."""
     graph = log.graph
     for op in graph.ops():
-        if not op.definition.orders or not any(map(graph.is_bound, op.operands)):
+        if not op.definition.orders or not any(is_determined(graph, x) for x in op.operands):
             continue
-        held = [value for value in op.operands if not graph.is_bound(value)]
+        held = [value for value in op.operands if not is_determined(graph, value)]
         values = dict(zip(op.operands, op.operands, strict=True))
         if held:
             types = [value.type for value in held]
             apart = graph.add(op.kind, held, types, op.loc, **op.attrs)
             values |= zip(held, apart.results, strict=True)
-        log.replace_results(name, op, [values[x] for x in op.operands], "weights are not computed")
+        log.replace_results(name, op, [values[x] for x in op.operands], "weights determine it")
 
 
 def forget_bound(graph: Graph) -> None:

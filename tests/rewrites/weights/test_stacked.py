@@ -261,15 +261,24 @@ GRADIENTS: dict[str, Callable[[Callable[..., Any]], Callable[..., Any]]] = {
 
 @pytest.mark.parametrize("form", ["bf16", "int8", "int4"])
 @pytest.mark.parametrize("again", [False, True])
-@pytest.mark.parametrize("how", GRADIENTS)
-def test_gradients_read_what_the_first_program_made(how: str, again: bool, form: Any) -> None:
+@pytest.mark.parametrize(
+    ("how", "unrolled"), [*((how, False) for how in GRADIENTS), ("in one program", True)]
+)
+def test_gradients_read_what_the_first_program_made(
+    how: str, unrolled: bool, again: bool, form: Any
+) -> None:
     """Nobody keeps the arrays. again: layers are computed again backwards."""
 
     def step(x: Any, w: Any) -> Any:
         return jnp.tanh(x @ w[0]) @ w[1], None
 
     def net(layers: Any, x: Any) -> Any:
-        return lax.scan(jax.checkpoint(step) if again else step, x, layers)[0]
+        layer = jax.checkpoint(step) if again else step
+        if not unrolled:
+            return lax.scan(layer, x, layers)[0]
+        for at in range(3):
+            x, _ = layer(x, [w[at] for w in layers])
+        return x
 
     layers = [array(3, 64, 96) / 8, array(3, 96, 64, seed=1) / 8]
     x = jnp.asarray(array(2, 64, seed=2))
