@@ -16,12 +16,16 @@ than twice what would have been best, and the pool's threads are everybody's. Th
 clock, as a pause is 26 cycles on one core and 140 on another. Nothing depends on who stays: a
 helper who is just going is missed in one loop, of which others run all chunks.
 
-Note [From call to call]: programs are called again and again, often some microseconds after they
-returned. So a helper whose call has ended stays as long, too, on one of a few seats that all calls
-of the process see: a seat tells where it looks for a slot. Who enlists takes a helper from a seat,
-which is empty then, and hands it a slot; if nobody sits, he asks the pool. A helper that has waited
-for long leaves its seat; where somebody was faster, a slot comes at once. On two cores of a Granite
-Rapids a first loop begins 35 us earlier so.
+Note [From call to call]: programs are called again and again, 5 us after they returned, or 110
+where they have read so much that nothing of Python or JAX is left in a cache. So a helper whose
+call has ended stays, too, on one of a few seats that all calls of the process see: a seat tells
+where it looks for a slot. Who enlists takes a helper from a seat, which is empty then, and hands it
+a slot; if nobody sits, he asks the pool. A helper that has waited for long leaves its seat; where
+somebody was faster, a slot comes at once. On two cores of a Granite Rapids a first loop begins 35
+us earlier so, with both threads. But others' loops miss a thread that sits: one of XLA's right
+behind ours takes 0.6 ms, not 0.5, beside one that sits for 250 us. So helpers sit no longer than
+they linger, until somebody has asked the pool soon after a call had ended, and then until one has
+sat for long in vain.
 """
 
 from __future__ import annotations
@@ -42,14 +46,11 @@ STATE_NBYTES = 256
 # The slot of a helper, which is what a task is given: the state, its number, whether it is there
 # or has been asked for.
 _STATE, _WORKER, _THERE, _SLOT_NBYTES = 0, 8, 16, 64
-_LINGERING = 30_000  # nanoseconds
+_LINGERING, _SITTING = 30_000, 250_000  # nanoseconds
 _PAUSES = 16  # from one look at the clock to the next
 _SEATS = 32
 _CLOCK_MONOTONIC = time.CLOCK_MONOTONIC
 
-_SEATED = f"""
-@sj_seats = internal global [{_SEATS} x ptr] zeroinitializer, align 64
-"""
 _NEW_STATE = [(LEFT, "i64", "0"), (ENDED, "i64", "0"), (_REFS, "i64", "1")]
 _NEW_SLOT = [(_STATE, "ptr", "%state"), (_WORKER, "i64", "%worker"), (_THERE, "i64", "0")]
 _SCHEDULE_ARGS = [
@@ -64,7 +65,7 @@ _SCHEDULE_ARGS = [
 def crew_ir() -> str:
     """All functions."""
     declared, _ = _pause_ir()
-    return declared + _SEATED + _CLOCK + _LIFE + _task_ir() + _wait_ir() + _ENLIST
+    return declared + _CLOCK + _LIFE + _task_ir() + _wait_ir() + _enlist_ir()
 
 
 def pause() -> str:
@@ -142,6 +143,8 @@ end:
 {abi.field("%ended", "%state", ENDED)}\
   store atomic i64 1, ptr %ended release, align 8
   call void @sj_unref(ptr %state)
+  %now = call i64 @sj_nanoseconds()
+  store atomic i64 %now, ptr @sj_last_end monotonic, align 8
   br label %out
 out:
   ret void
@@ -175,7 +178,7 @@ idle:
   br i1 %no.more, label %over, label %stay
 stay:
   %spins.next = add i64 %spins, 1
-  %began = call i64 @sj_idle_since(i64 %spins, i64 %since)
+  %began = call i64 @sj_idle_since(i64 %spins, i64 %since, i64 {_LINGERING})
   %long = icmp eq i64 %began, 0
   br i1 %long, label %leave, label %linger
 linger:
@@ -198,8 +201,12 @@ out:
 
 def _wait_ir() -> str:
     return f"""
-; Since when one has looked so often, given what it was before; 0 once that is too long.
-define internal i64 @sj_idle_since(i64 %spins, i64 %since) nounwind {{
+@sj_seats = internal global [{_SEATS} x ptr] zeroinitializer, align 64
+@sj_patience = internal global i64 {_LINGERING}, align 64  ; how long helpers sit
+@sj_last_end = internal global i64 0                       ; of a call that had helpers
+
+; Since when one has looked so often, given what it was before; 0 once that is more than `most`.
+define internal i64 @sj_idle_since(i64 %spins, i64 %since, i64 %most) nounwind {{
 entry:
   %turn = urem i64 %spins, {_PAUSES}
   %asks = icmp eq i64 %turn, 0
@@ -211,7 +218,7 @@ clock:
   %begins = icmp eq i64 %spins, 0
   %began = select i1 %begins, i64 %now, i64 %since
   %waited = sub i64 %now, %began
-  %long = icmp ugt i64 %waited, {_LINGERING}
+  %long = icmp ugt i64 %waited, %most
   %found = select i1 %long, i64 0, i64 %began
   ret i64 %found
 }}
@@ -221,6 +228,7 @@ define internal ptr @sj_seated() nounwind {{
 entry:
   %hand = alloca ptr, align 64
   store atomic ptr null, ptr %hand monotonic, align 8
+  %most = load atomic i64, ptr @sj_patience monotonic, align 8
   br label %seek
 seek:
   %number = phi i64 [0, %entry], [%number.next, %taken]
@@ -240,7 +248,7 @@ look:
   br i1 %given, label %found, label %stay
 stay:
   %spins.next = add i64 %spins, 1
-  %began = call i64 @sj_idle_since(i64 %spins, i64 %since)
+  %began = call i64 @sj_idle_since(i64 %spins, i64 %since, i64 %most)
   %long = icmp eq i64 %began, 0
   br i1 %long, label %rise, label %linger
 linger:
@@ -248,7 +256,10 @@ linger:
 rise:
   %back = cmpxchg ptr %seat, ptr %hand, ptr null monotonic monotonic
   %gone = extractvalue {{ ptr, i1 }} %back, 1
-  br i1 %gone, label %none, label %expect
+  br i1 %gone, label %in.vain, label %expect
+in.vain:
+  store atomic i64 {_LINGERING}, ptr @sj_patience monotonic, align 8
+  br label %none
 expect:                                  ; who was faster is about to give a slot
   %ignored = call i32 @sched_yield()
   %late = load atomic ptr, ptr %hand acquire, align 8
@@ -263,7 +274,8 @@ none:
 """
 
 
-_ENLIST = f"""
+def _enlist_ir() -> str:
+    return f"""
 ; Those helpers with numbers below `workers` that are not there.
 define internal void @sj_enlist(ptr %cf, ptr %state, i64 %workers) nounwind {{
 entry:
@@ -303,6 +315,15 @@ give:
   store atomic ptr %slot, ptr %hand release, align 8
   br label %next
 schedule:
+  %now = call i64 @sj_nanoseconds()
+  %last.end = load atomic i64, ptr @sj_last_end monotonic, align 8
+  %gap = sub i64 %now, %last.end
+  %soon = icmp ult i64 %gap, {_SITTING}
+  br i1 %soon, label %patient, label %pool
+patient:
+  store atomic i64 {_SITTING}, ptr @sj_patience monotonic, align 8
+  br label %pool
+pool:
 {abi.fill("%args", _SCHEDULE_ARGS)}\
   %error = call ptr %asked(ptr %args)
   %refused = icmp ne ptr %error, null
@@ -314,7 +335,7 @@ undo:                                    ; nobody will run that task
   br label %next
 next:
   %seen.next = phi i64 [%seen, %look], [%number.next, %give],
-                       [%number, %schedule], [%number, %undo]
+                       [%number, %pool], [%number, %undo]
   %worker.next = add i64 %worker, 1
   %more = icmp ult i64 %worker.next, %workers
   br i1 %more, label %look, label %out

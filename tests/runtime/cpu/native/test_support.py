@@ -233,21 +233,24 @@ def test_helpers_that_a_small_loop_does_not_want_are_asked_for_later() -> None:
 
 
 @pytest.fixture
-def lingering(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
-    """Has helpers stay for so many nanoseconds."""
+def lingering(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Has helpers linger, and sit where that pays, for so many nanoseconds."""
 
-    def stay(nanoseconds: int) -> None:
+    def stay(nanoseconds: int, sitting: int | None = None) -> None:
         monkeypatch.setattr(crew, "_LINGERING", nanoseconds)
+        monkeypatch.setattr(crew, "_SITTING", nanoseconds if sitting is None else sitting)
         text = support.support_ir.__wrapped__()
         monkeypatch.setattr(support, "support_ir", lambda: text)
 
     return stay
 
 
+@pytest.mark.parametrize("linger", [1_000, 1_000_000_000])
 def test_a_helper_whose_call_has_ended_is_there_for_the_next_one(
-    lingering: Callable[[int], None],
+    lingering: Callable[..., None], linger: int
 ) -> None:
-    lingering(1_000_000_000)
+    """At once, or after one that came too late for a helper that did not sit for long."""
+    lingering(linger, 1_000_000_000)
     threads = list[threading.Thread]()
 
     def start(task: Callable[[], None]) -> None:
@@ -269,7 +272,7 @@ def test_a_helper_whose_call_has_ended_is_there_for_the_next_one(
 
 
 @pytest.mark.parametrize("nanoseconds", [500, 5_000, 1_000_000])
-def test_helpers_go_from_call_to_call(lingering: Callable[[int], None], nanoseconds: int) -> None:
+def test_helpers_go_from_call_to_call(lingering: Callable[..., None], nanoseconds: int) -> None:
     """Several callers, who take helpers from the same seats while these rise."""
     lingering(nanoseconds)
     helpers, wrong = list[threading.Thread](), list[int]()
