@@ -28,6 +28,7 @@ import llvmlite.binding as llvm
 from stagejit.base.machine import Machine
 from stagejit.base.threads.matrix_registers import may_use_matrices
 from stagejit.base.threads.other_threads import on_another_thread
+from stagejit.base.threads.locks import remembered
 
 _SYSFS = Path("/sys/devices/system/cpu")
 _CPUINFO = Path("/proc/cpuinfo")
@@ -134,7 +135,7 @@ class Target(Machine):
         """Whether they are half as long as they might be."""
         return self.has_avx512 and self.vector_nbytes < 64
 
-    @property
+    @remembered  # one object, which is found at once where things are kept for each target
     def with_short_vectors(self) -> Target:
         """The same, with vectors of half the length."""
         return replace(self, vector_nbytes=self.vector_nbytes // 2, peak_flops=self.peak_flops / 2)
