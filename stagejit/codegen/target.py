@@ -26,9 +26,9 @@ from pathlib import Path
 import llvmlite.binding as llvm
 
 from stagejit.base.machine import Machine
+from stagejit.base.threads.locks import remembered
 from stagejit.base.threads.matrix_registers import may_use_matrices
 from stagejit.base.threads.other_threads import on_another_thread
-from stagejit.base.threads.locks import remembered
 
 _SYSFS = Path("/sys/devices/system/cpu")
 _CPUINFO = Path("/proc/cpuinfo")
