@@ -107,7 +107,7 @@ class Graph(Shown):
         self.donated: list[bool] = []
         self.bound: list[bool] = []
         self.weights: dict[Value, Any] = {}
-        self.sliced: set[Value] = set()
+        self.sliced: dict[Value, Any] = {}
         self.measures: dict[tuple[tuple[Any, ...], str], Any] = {}
         self.filled: dict[tuple[TensorType, bytes], Value] = {}
         self._made: list[Op] = []  # by id, erased ones included

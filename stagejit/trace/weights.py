@@ -83,8 +83,8 @@ class Weight:
     name: where it stands in the tree. is_copy: the caller has no reference to it. budget: for what
     is made of it. form: how products read it, see `rewrites/weights/forms.py`; axes: its axes
     there, by what is made of it, which the first program decides, by all of its products; kept: why
-    it has no such form, which any program may find. tables: of programs that read it, or what is
-    made of it.
+    it has no such form, which any program may find. finite: whether factors that are computed of
+    it were, when somebody looked. tables: of programs that read it, or what is made of it.
 
     Note [One form]: all programs read the same elements of a weight, whichever is compiled first.
     So one that finds a reason to keep it as it is overrules those that read it in fewer bytes:
@@ -106,6 +106,7 @@ class Weight:
         self.axes: dict[str, Axes] = {}
         self._wanted: dict[str, tuple[int, Axes]] = {}  # with their rank
         self.kept = ""
+        self.finite: dict[tuple[object, str], bool] = {}
         self.aval = jax.typeof(array)
         self.tables: weakref.WeakSet[Any] = weakref.WeakSet()
         self._held: Any = array

@@ -5,12 +5,15 @@ from __future__ import annotations
 from textwrap import dedent
 from typing import Any
 
+import jax.numpy as jnp
+
 from stagejit.base.decisions import Decision
 from stagejit.graph.ir import Graph
 from stagejit.graph.text.parser import parse
 from stagejit.graph.text.printer import as_text
 from stagejit.options import Options
 from stagejit.rewrites.driving.driver import LocalStep, Rule, Step, run_steps
+from stagejit.trace.weights import Budget, Weight
 
 
 def rewritten(what: Rule | Step, text: str, **options: Any) -> str:
@@ -35,6 +38,10 @@ def reasons(what: Rule | Step, text: str, **options: Any) -> list[str]:
 
 def _run(what: Rule | Step, text: str, **options: Any) -> tuple[Graph, list[Decision]]:
     graph = parse(dedent(text))
+    for value, name in zip(graph.inputs, graph.input_names, strict=True):
+        if graph.is_bound(value):  # to ones
+            ones = jnp.ones(value.shape, value.type.dtype.numpy)
+            graph.weights[value] = Weight(name, ones, is_copy=False, budget=Budget(ms=1e3))
     step = LocalStep("test", (what,)) if isinstance(what, Rule) else what
     return graph, run_steps(graph, (step,), Options(verify=True, **options))
 

@@ -21,11 +21,11 @@ def tell_bound(graph: Graph, op: Op) -> None:
         at, is_known = inner.op.attrs["index"], graph.is_bound(operand)
         body.bound[at] = is_known and (inner in slices or operand not in graph.sliced)
         body.weights.pop(inner, None)
-        body.sliced.discard(inner)
+        body.sliced.pop(inner, None)
         if body.bound[at] and operand in graph.weights:
             body.weights[inner] = graph.weights[operand]
         if body.bound[at] and inner in slices:
-            body.sliced.add(inner)
+            body.sliced[inner] = graph.weights.get(operand)
 
 
 def let_through(log: Log, name: str) -> None:

@@ -13,7 +13,9 @@ convolution before it: what is subtracted in between is multiplied by the same f
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -24,6 +26,7 @@ from stagejit.graph.meaning.interpreter import interpret
 from stagejit.graph.ops import build
 from stagejit.graph.ops.axes import separate
 from stagejit.graph.ops.elementwise import function_of
+from stagejit.graph.text.printer import as_text
 from stagejit.rewrites.cloning import copied, values_behind
 from stagejit.rewrites.driving.driver import Outcome, declined, rewrite
 from stagejit.rewrites.split.partial import mapped
@@ -33,12 +36,14 @@ from stagejit.rewrites.weights.behind import (
     is_widened,
     weights_behind,
 )
+from stagejit.rewrites.weights.made import base_of
 from stagejit.types import f16
 
 NAME = "scale-weights"
 
 _ADDS = ("add", "sub")
-_MOST_ELEMENTS = 1 << 16  # of what a factor is computed from, to be evaluated while compiling
+# Of what a factor is computed from, to be evaluated while compiling; what an op takes beside them.
+_MOST_ELEMENTS, _LOOK = 1 << 21, 1 << 10
 
 
 @rewrite(NAME, roots="map", functions="mul div", counts=True, weights=True)
@@ -108,7 +113,9 @@ def _with_weights(graph: Graph, op: Op, product: Op, factor: Value) -> Outcome:
     if _is_read_otherwise(graph, product, weights, source):
         return declined("the weights are read without the factor, too: there would be two copies")
     if not _is_finite(graph, op, source):
-        return declined("the factor is not finite everywhere, and times a weight of 0 that is NaN")
+        return declined(
+            "the factor is not finite, or nobody can see: times a weight of 0 that is NaN"
+        )
     own = [weight_axis(product, at, axis) for axis in axes]
     if None in own:
         return declined("the factor is not one for each output channel")
@@ -122,18 +129,33 @@ def _with_weights(graph: Graph, op: Op, product: Op, factor: Value) -> Outcome:
 
 
 def _is_finite(graph: Graph, op: Op, factor: Value) -> bool:
-    """Whether that is what `op` multiplies by, of the weights of this moment. Nobody looks where
-    slices of weights are meant, weights are gone, or it would take long: then it is taken to be."""
-    of = weights_behind(graph, factor)
-    values = values_behind([factor])
-    short = all(value.type.has_numbers and value.type.size <= _MOST_ELEMENTS for value in values)
-    if not short or any(w in graph.sliced or w not in graph.weights for w in of):
-        return True
+    """Whether that is what `op` multiplies by, of the weights of this moment, in each slice that is
+    meant. Where these are gone, what was seen of them counts; where nobody can look, or it would
+    take long, it is not."""
+    factor = base_of(factor)
+    of, values = weights_behind(graph, factor), values_behind([factor])
+    known = [graph.weights.get(value) or graph.sliced.get(value) for value in of]
+    weights = [weight for weight in known if weight is not None]
+    if len(weights) < len(of) or not all(value.type.has_numbers for value in values):
+        return False
+    sliced = [value in graph.sliced for value in of]
+    turns = [weight.aval.shape[0] for weight in itertools.compress(weights, sliced)] or [1]
+    if turns[0] * sum(_LOOK + value.type.size for value in values) > _MOST_ELEMENTS:
+        return False
     alone = copied(graph, of, [factor], ())
+    seen: dict[tuple[object, str], bool] = weights[0].finite if weights else {}
+    key = function_of(op), as_text(alone)
     try:
-        arrays = [graph.weights[w].elements for w in of]
+        arrays = [weight.elements for weight in weights]
     except GoneError:
-        return True
+        return bool(seen.get(key))
+    both = list(zip(arrays, sliced, strict=True))
+    rows = ([x[turn] if each else x for x, each in both] for turn in range(turns[0]))
+    seen[key] = all(_has_finite(op, alone, row) for row in rows)
+    return seen[key]
+
+
+def _has_finite(op: Op, alone: Graph, arrays: Sequence[Any]) -> bool:
     (found,) = interpret(alone, arrays)
     wide = found.astype(np.float64)
     with np.errstate(all="ignore"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import jax
@@ -11,7 +12,7 @@ import pytest
 from jax import lax
 
 import stagejit
-from stagejit.rewrites.weights.scales import RULES, scaled_product
+from stagejit.rewrites.weights.scales import NAME, RULES, scaled_product
 from tests.rewrites.text_in_out import reasons, rewritten
 
 
@@ -236,6 +237,60 @@ def test_factors_that_are_no_ordinary_numbers(number: float, fn: str) -> None:
         np.testing.assert_allclose(np.asarray(one), other, rtol=1e-5, atol=1e-5)
     declined = [d for d in bound.plan(x).decisions if "not finite" in d.reason]
     assert bool(declined) != finite
+
+
+def _layers(fn: str, x: Any, layer: Any) -> Any:
+    w, s, b = layer
+    made = x @ w + b
+    return jnp.clip(made * s if fn == "mul" else made / s, -3, 3)
+
+
+def _scanned(fn: str, params: Any, x: Any) -> Any:
+    return lax.scan(lambda c, layer: (_layers(fn, c, layer), None), x, params)[0]
+
+
+def _nested(fn: str, params: Any, x: Any) -> Any:
+    pairs = jax.tree.map(lambda a: a.reshape(2, 2, *a.shape[1:]), params)
+    return lax.scan(lambda c, pair: (_scanned(fn, pair, c), None), x, pairs)[0]
+
+
+def _branches(fn: str, params: Any, x: Any) -> Any:
+    def layer(c: Any, each: Any) -> Any:
+        return lax.cond(c[0, 0] > 9, lambda c: c, lambda c: _layers(fn, c, each), c), None
+
+    return lax.scan(layer, x, params)[0]
+
+
+def _counted(fn: str, params: Any, x: Any) -> Any:
+    def layer(at: Any, c: Any) -> Any:
+        return _layers(fn, c, jax.tree.map(lambda a: a[at], params))
+
+    return lax.fori_loop(0, 4, layer, x)
+
+
+@pytest.mark.parametrize("number", NUMBERS)
+@pytest.mark.parametrize("fn", ["mul", "div"])
+@pytest.mark.parametrize("net", [_scanned, _nested, _branches, _counted])
+def test_factors_of_one_layer_that_are_no_ordinary_numbers(
+    net: Any, fn: str, number: float
+) -> None:
+    """Weights are 0 nearly everywhere, and what is not finite is cut off again."""
+    s = jnp.ones((4, 16)).at[2, 7].set(number)
+    params = jnp.stack([jnp.eye(16)] * 4), s, jnp.full((4, 16), 0.5)
+    x = jnp.asarray(np.random.default_rng(0).uniform(1, 2, (8, 16)), jnp.float32)
+    f = partial(net, fn)
+    bound = stagejit.bind(f, params)
+    np.testing.assert_allclose(bound(x), f(params, x), rtol=1e-6)
+
+
+def test_a_factor_of_layers_is_looked_at_in_each() -> None:
+    def scaled(s: Any) -> bool:
+        params = jnp.ones((4, 16, 16)), s, jnp.ones((4, 16))
+        plan = stagejit.bind(partial(_scanned, "mul"), params).plan(jnp.ones((8, 16)))
+        return any(d.rewrite == NAME and d.applied for d in plan.decisions)
+
+    assert scaled(jnp.ones((4, 16)))
+    assert not scaled(jnp.ones((4, 16)).at[3, 5].set(jnp.inf))
 
 
 def test_a_factor_that_is_computed_of_weights() -> None:

@@ -205,6 +205,14 @@ def _wait_ir() -> str:
 @sj_patience = internal global i64 {_LINGERING}, align 64  ; how long helpers sit
 @sj_last_end = internal global i64 0                       ; of a call that had helpers
 
+; In a child after a fork, where nobody sits: those who did are threads of its parent.
+define void @sj_forget_helpers() nounwind {{
+  %ignored = call ptr @memset(ptr @sj_seats, i32 0, i64 {8 * _SEATS})
+  store i64 {_LINGERING}, ptr @sj_patience
+  store i64 0, ptr @sj_last_end
+  ret void
+}}
+
 ; Since when one has looked so often, given what it was before; 0 once that is more than `most`.
 define internal i64 @sj_idle_since(i64 %spins, i64 %since, i64 %most) nounwind {{
 entry:

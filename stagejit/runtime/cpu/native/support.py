@@ -5,6 +5,7 @@ Input: nothing but the platform. Output: addresses of
     i64  sj_workers(cf)                       threads of XLA's intra-op pool (1 without a pool)
     void sj_pfor(cf, jobs, bufs, nchunks, workers, scratch, scratch_stride, crew)
     void sj_dismiss(crew)                     the crew's helpers go
+    void sj_forget_helpers()                  nobody waits for a call any more: after a fork
     ptr  sj_arena_claim(nbytes)               64-byte aligned memory, or null
     void sj_arena_release(ptr)
     void sj_arena_trim()                      give idle arenas back to the system
@@ -21,7 +22,9 @@ and, in a module of its own that is compiled when somebody asks for times, of
 
 from __future__ import annotations
 
+import ctypes
 import functools
+import os
 import re
 
 from stagejit.runtime import ffi_abi as abi
@@ -43,7 +46,14 @@ _LIBC = (
 def addresses(cache: ObjectCache | None = None) -> dict[str, int]:
     """Address of each support function, and of the C library's functions that they use."""
     libc = {name: libc_address(name) for name in _LIBC}
-    return {**engine().load({"sj_pfor": support_ir()}, libc, cache=cache), **libc}
+    found = engine().load({"sj_pfor": support_ir()}, libc, cache=cache)
+    _forget_after_fork(found["sj_forget_helpers"])
+    return {**found, **libc}
+
+
+@functools.cache
+def _forget_after_fork(address: int) -> None:
+    os.register_at_fork(after_in_child=ctypes.CFUNCTYPE(None)(address))
 
 
 @functools.cache
@@ -74,7 +84,9 @@ def timed_addresses(cache: ObjectCache | None = None) -> dict[str, int]:
     imports = {name: known[name] for name in (*ours, *_LIBC)} | stamps.imports()
     imports["sj_plain_call"] = known["sj_call"]
     text = timed_ir(stamps.has_cycle_counter())
-    return {**engine().load({"sj_timed_call": text}, imports, cache=cache), **stamps.imports()}
+    found = engine().load({"sj_timed_call": text}, imports, cache=cache)
+    _forget_after_fork(found["sj_forget_helpers"])
+    return {**found, **stamps.imports()}
 
 
 @functools.cache

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import threading
 import time
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -269,6 +271,32 @@ def test_a_helper_whose_call_has_ended_is_there_for_the_next_one(
         assert not thread.is_alive()
     run(pool, [(64, 4)], 2)
     assert len(threads) == asked + 1
+
+
+def test_a_child_does_not_take_its_parents_helpers(lingering: Callable[..., None]) -> None:
+    lingering(1_000_000_000)
+    threads = list[threading.Thread]()
+
+    def start(task: Callable[[], None]) -> None:
+        threads.append(threading.Thread(target=task))
+        threads[-1].start()
+
+    pool, asked = Pool(2, start=start), -1
+    while asked != len(threads):
+        asked = len(threads)
+        run(pool, [(64, 4)], 2)
+    time.sleep(0.01)  # the helper sits again
+    with warnings.catch_warnings():  # JAX's, of threads that a child has not
+        warnings.simplefilter("ignore")
+        child = os.fork()
+    if not child:
+        alone = Pool(2)
+        counts, _ = run(alone, [(64, 4)], 2)
+        os._exit(0 if len(alone.pending) == 1 and (counts[0] == 1).all() else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    for thread in threads:
+        thread.join(60)
+        assert not thread.is_alive()
 
 
 @pytest.mark.parametrize("nanoseconds", [500, 5_000, 1_000_000])
