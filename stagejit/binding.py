@@ -51,25 +51,27 @@ def bind(
 
     params: any pytree. Its arrays are weights: programs read them where they are, no call passes
         them, and what they alone determine is computed once, when a program is compiled. Arrays of
-        JAX's are not copied; they cannot change, and one that is deleted or donated later stays in
-        memory for the programs that read it. NumPy arrays are copied now: who writes to one
-        afterwards calls `update`. Numbers, and all else that is no array, are compiled in.
-        Donating an array to another function while programs read it saves nothing: that gets a
-        copy, as of any array to which there is another reference.
+        JAX's are not copied; one that is deleted or donated later stays in memory for the programs
+        that read it. NumPy arrays are copied now: who writes to one afterwards, or to memory that
+        an array of JAX's shares (`device_put`, `from_dlpack`), calls `update`. Numbers, and all
+        else that is no array, are compiled in. Donating an array to another function while
+        programs read it saves nothing: that gets a copy, as of any array to which there is another
+        reference.
     options: as of `stagejit.jit`.
     weights: how products read matrices of f32: "bf16", or "int8" or "int4" with a scale for each
         output channel. Kernels widen them; sums stay f32. See `Bound.weight_error`. A weight that
         others than products read, too, stays as it is, but for who picks rows of it, as an
-        embedding does: that reads the same numbers. What is returned of a weight, or computed of
-        weights alone, is of these numbers, too: nobody sees one weight in two forms. Vectors that
-        matrices are multiplied by, as those of a batch norm, may be read by others. One with an Inf
-        or a NaN, which integers have not, stays, too, and one whose finite numbers would not all be
-        finite: OptionsError where an update gives such to a program that has the form, or where it
-        is computed of weights. So does what is made of fewer bytes than it would have, as of
-        integers of 8 bits where "bf16" is asked for.
+        embedding does: that reads the same numbers. What is returned of a weight is of these
+        numbers, too. A part, a sum or a multiple of weights that products read is rounded by
+        itself, and the weights are not made of that. Vectors that matrices are multiplied by, as
+        those of a batch norm, may be read by others. One with an Inf or a NaN, which integers have
+        not, stays, too, and one whose finite numbers would not all be finite: OptionsError where an
+        update gives such to a program that has the form, or where it is computed of weights. So
+        does what is made of fewer bytes than it would have, as of integers of 8 bits where "bf16"
+        is asked for.
     budget_ms: what is computed once takes at most so long, by estimate.
-    budget_nbytes: it has, with the weights that are read as they are, at most so many bytes; by
-        default 1.2 times those of all weights.
+    budget_nbytes: a program has at most so many bytes of it and of the weights that it reads as
+        they are; by default 1.2 times those of all weights.
     jit_options: as of `jax.jit`; arguments are counted without `params`. TypeError for another one.
 
     `jax.jit`, `grad`, `vmap`, `scan` and `checkpoint` go through it, for the other arguments; to
