@@ -80,6 +80,27 @@ def test_any_layout_of_any_bytes(seed: int, cpu: str) -> None:
     np.testing.assert_array_equal(found, wanted.astype(np.float32) * 0.5 if scales else wanted)
 
 
+@pytest.mark.parametrize("seed", range(40))
+def test_operands_that_are_the_same_along_some_axes(seed: int) -> None:
+    """Which run on into each other, as all of a broadcast do."""
+    r = random.Random(seed)
+    sizes = {"m": r.choice((1, 3, 8, 13, 40)), "n": r.choice((1, 2, 7, 33)), "i": r.choice((2, 7))}
+    sizes |= {"k": r.choice((5, 6, 8, 21, 64)), "j": r.choice((2, 3, 4, 5, 16))}
+    kind, sides = r.choice((np.int8, np.uint8)), ("".join(r.sample("mkji", 4)), "kjn")
+    form = f"{sides[0]},{sides[1]}->min"
+    whole = [tuple(sizes[axis] for axis in side) for side in sides]
+    few = [tuple(size if r.random() < 0.5 else 1 for size in shape) for shape in whole]
+    a, b = (drawn(r, shape, kind) for shape in few)
+
+    def f(a: Any, b: Any) -> Any:
+        a, b = (jnp.broadcast_to(x, shape) for x, shape in zip((a, b), whole, strict=True))
+        return jnp.einsum(form, a, b, preferred_element_type=jnp.int32)
+
+    a64, b64 = (np.broadcast_to(x.astype(np.int64), s) for x, s in zip((a, b), whole, strict=True))
+    wanted = np.einsum(form, a64, b64).astype(np.int32)
+    np.testing.assert_array_equal(stagejit.jit(f, options=options())(a, b), wanted)
+
+
 def product(a: Any, b: Any) -> Any:
     return lax.dot_general(
         a, b, (((a.ndim - 1,), (0,)), ((), ())), preferred_element_type=jnp.int32

@@ -47,6 +47,14 @@ class WordFill(Fill):
             return self._rows_of(self.split)
         return super().tree()
 
+    def _join(self, at: int) -> None:
+        """What a last quad lacks is told by its number."""
+        quads = self.source.quads
+        assert quads is not None
+        both = [dim.source for dim in self.dims[at : at + 2]]
+        if not quads.rest or quads.var not in both:
+            super()._join(at)
+
     @property
     def border(self) -> int | float:
         return int(self.source.border) % 256 * 0x01010101 ^ self.flips
