@@ -100,7 +100,7 @@ def results_beyond_the_operand_limit(n: int) -> Program:
     def f(x: Any) -> Any:
         return [jnp.exp(x) * float(i + 1) + float(i) for i in range(2 * n)]
 
-    return f, (array(4, 16),), ()
+    return f, (array(256, 16),), ()  # of small programs other kernels are made, with short vectors
 
 
 def sums_beyond_the_operand_limit(n: int) -> Program:
