@@ -25,7 +25,8 @@ somebody was faster, a slot comes at once. On two cores of a Granite Rapids a fi
 us earlier so, with both threads. But others' loops miss a thread that sits: one of XLA's right
 behind ours takes 0.6 ms, not 0.5, beside one that sits for 250 us. So helpers sit no longer than
 they linger, until somebody has asked the pool soon after a call had ended, and then until one has
-sat for long in vain.
+sat for long in vain. And a helper that has been away from the pool for some milliseconds goes back:
+there others' tasks may wait for a thread, as long as calls follow each other.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ STATE_NBYTES = 256
 # The slot of a helper, which is what a task is given: the state, its number, whether it is there
 # or has been asked for.
 _STATE, _WORKER, _THERE, _SLOT_NBYTES = 0, 8, 16, 64
-_LINGERING, _SITTING = 30_000, 250_000  # nanoseconds
+_LINGERING, _SITTING, _AWAY = 30_000, 250_000, 10_000_000  # nanoseconds
 _PAUSES = 16  # from one look at the clock to the next
 _SEATS = 32
 _CLOCK_MONOTONIC = time.CLOCK_MONOTONIC
@@ -157,9 +158,10 @@ def _task_ir() -> str:
 ; Runs on a thread of the pool, perhaps long after the call has ended: see Note [Late workers].
 define internal void @sj_task(ptr %first) nounwind {{
 entry:
+  %came = call i64 @sj_nanoseconds()
   br label %member
 member:
-  %slot = phi ptr [%first, %entry], [%other, %over]
+  %slot = phi ptr [%first, %entry], [%other, %sit]
 {abi.load("%state", "ptr", "%slot", _STATE)}{abi.load("%worker", "i64", "%slot", _WORKER)}\
 {abi.field("%ended.p", "%state", ENDED)}{abi.field("%there", "%slot", _THERE)}\
   br label %look
@@ -190,6 +192,11 @@ leave:
 over:
   store atomic i64 0, ptr %there release, align 8
   call void @sj_unref(ptr %state)
+  %now = call i64 @sj_nanoseconds()
+  %away = sub i64 %now, %came
+  %returns = icmp ugt i64 %away, {_AWAY}
+  br i1 %returns, label %out, label %sit
+sit:
   %other = call ptr @sj_seated()
   %none = icmp eq ptr %other, null
   br i1 %none, label %out, label %member

@@ -60,9 +60,10 @@ def test_helpers_that_a_small_loop_does_not_want_are_asked_for_later() -> None:
 def lingering(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Has helpers linger, and sit where that pays, for so many nanoseconds."""
 
-    def stay(nanoseconds: int, sitting: int | None = None) -> None:
+    def stay(nanoseconds: int, sitting: int | None = None, away: int = 10**12) -> None:
         monkeypatch.setattr(crew, "_LINGERING", nanoseconds)
         monkeypatch.setattr(crew, "_SITTING", nanoseconds if sitting is None else sitting)
+        monkeypatch.setattr(crew, "_AWAY", away)
         text = support.support_ir.__wrapped__()
         monkeypatch.setattr(support, "support_ir", lambda: text)
 
@@ -93,6 +94,20 @@ def test_a_helper_whose_call_has_ended_is_there_for_the_next_one(
         assert not thread.is_alive()
     run(pool, [(64, 4)], 2)
     assert len(threads) == asked + 1
+
+
+def test_a_helper_goes_back_to_the_pool_between_calls(lingering: Callable[..., None]) -> None:
+    """However soon these follow each other."""
+    lingering(1_000, 100_000_000_000, away=0)
+    pool, threads = Pool(2), list[threading.Thread]()
+    for asked in range(1, 6):
+        run(pool, [(64, 4)], 2)
+        assert len(pool.pending) == 1
+        threads.append(threading.Thread(target=pool.pending.pop()))
+        threads[-1].start()
+        threads[-1].join(60)
+        assert not threads[-1].is_alive()
+        assert len(threads) == asked
 
 
 def test_a_child_does_not_take_its_parents_helpers(lingering: Callable[..., None]) -> None:
