@@ -138,9 +138,11 @@ class Footprint(Walk[Need]):
     def overlaid(self, op: Op, index: Index) -> Need:
         at, rests = beneath(op, index, strict=self.strict)
         upper = is_beneath(op, at, rests)
+        forms = [form for axis, rest in rests.items() for form in (at[axis], rest)]
         if upper is not None:
+            self.numbers += forms  # kernels find out the same again, of these
             return self.value(*((op.operands[0], at) if upper else (op.operands[1], index)))
-        self.compared += [form for axis, rest in rests.items() for form in (at[axis], rest)]
+        self.compared += forms
         for axis, rest in rests.items():
             self.cuts.append((at[axis], op.operands[0].shape[axis]))
             self.cuts += [(rest, 1)] if rest.terms else []

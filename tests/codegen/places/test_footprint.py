@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from textwrap import dedent
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from jax import lax
 
+from stagejit.codegen.closed import closed
 from stagejit.codegen.places.accesses import lanes_of, read_cost, vector_cost, write_cost
 from stagejit.codegen.places.footprint import Footprint
+from stagejit.codegen.places.loops import loops_of_stores
 from stagejit.codegen.places.space import Space
+from stagejit.codegen.target import Target
+from stagejit.graph.text.parser import parse
 from stagejit.index.affine import Affine, Var
 from stagejit.trace.translate import graph_of
 from tests.codegen.regions import region_of
@@ -130,3 +136,20 @@ def test_short_rows_have_short_vectors() -> None:
     far = Var(4, "v")
     assert lanes_of([Affine.of(far) * 9], [], far, 16) == 16, "squares have all lanes"
     assert lanes_of([], [], None, 16) == 0
+
+
+@pytest.mark.parametrize("above", ["f32[]", "f32[4]", "f32[4,4]"])
+def test_loops_over_what_is_known_to_lie_in_a_part_stay_apart(above: str) -> None:
+    """Kernels find out where it lies of the same index: not of that of loops that became one."""
+    whole = f"broadcast %x axes={'(0)' if above == 'f32[4]' else '()'}"
+    part = "%x" if above == "f32[4,4]" else "%2"
+    text = f"""graph @f(%x: {above}) {{
+      %0: f32[] = const 0.0
+      %1: f32[5,5] = fill %0
+      {"" if part == "%x" else f"%2: f32[4,4] = {whole}"}
+      %3: f32[5,5] = overlay {part} into %1 at (0, 0)
+      %4: f32[4,2] = extract_slice %3 at (0, 1) strides (1, 2)
+      return %4
+    }}"""
+    loops = loops_of_stores(closed(region_of(parse(dedent(text)))), Target.avx2())
+    assert [[var.extent for var in group] for group in loops.groups] == [[4, 2]]
