@@ -50,6 +50,10 @@ STREAMS = 4
 # time of long ones for 64 rows, 0.9 for 128, 1.02 for 512, and more where there are few steps.
 # One or two wait less than fetches take.
 _FEW_ROWS, _STEPS_A_ROW, _FETCHED_ROWS = 128, 6, 3
+# Steps of a block that many rows use and that fetches the next one, where the result has the sums:
+# on two cores of a Zen 4 they take 0.9 of the time of 512 that do not for 256x3072x768, 0.97 for
+# 256x768x2304 and 1024x1024x1024; with an epilogue 512 that fetch are as fast.
+FETCHED_STEPS = 256
 # Rows that lie a page apart each need an entry of the first TLB (64 on Zen 3, 72 on Zen 4, 96 on
 # Zen 5 and Golden Cove); where they have none, a step waits for the second one and for its lines.
 _TLB_ENTRIES = 64
@@ -62,7 +66,7 @@ _FAR_STALL = 0.2  # part of a step that it costs: 0.15 seen on Zen 5, 0.3 with A
 # packed, 32x1024x1024 0.6), or because blocks fetch the next one (300x4096x4096 takes 0.72 of the
 # time where it is packed, 123x51234x456 0.74, 64x4096x4096 0.88). On Zen, with 24, neither is seen.
 _SECOND_CYCLES = 16
-FEW_LINES = 12
+_FEW_LINES = 12
 _EVICTED_STALL, _FETCH_STALL = 0.5, 0.25  # parts of a step
 # Rows that tiles read as scalars beside windows along the lanes, where L1 does not hold what both
 # are in a tile: what each of them adds to a step, beyond one for so many vectors. On Cascade Lake,
@@ -118,6 +122,10 @@ class StepCosts:
         self.nbytes = nest.dtype.itemsize
         flipped = nest.flipped(lane)
         self.flipped = None if flipped is None else sources[flipped]
+        # A step of the largest tiles takes longer than it may wait for what it fetches.
+        longest = target.vector_registers * 0.75 / self.fma_rate
+        self._has_time_to_fetch = longest > 2 * (_TLB_MISS + STREAM_VECTORS)
+        self.has_few_lines = target.l1_misses <= _FEW_LINES  # on the way to a core at once
 
     def readings(self, pack: Sequence[bool]) -> list[_Reading]:
         """What the operands cost a step, whatever the tile."""
@@ -245,7 +253,7 @@ class StepCosts:
         """Whether rows of a block, as it lies, evict each other from the second cache, at the same
         place of so many pages, and are waited for. Which pages share a place is chance, so that it
         holds half."""
-        if self.target.l1_misses > FEW_LINES:
+        if not self.has_few_lines:
             return False
         stride = self.step_nbytes(source)
         most = MOST_STREAMED_STEPS if self.streams(source) else MOST_STEPS * 3 // 2
@@ -279,20 +287,22 @@ class StepCosts:
     def streams(self, vector: Source) -> bool:
         """The vector operand comes row by row while tiles run: from memory, or from the last cache,
         which few rows wait for where steps of the largest tiles are long enough to fetch others."""
-        long = self.target.vector_registers * 0.75 / self.fma_rate
         few = min(_FEW_ROWS, self.steps // _STEPS_A_ROW)
-        fetches = long > 2 * (_TLB_MISS + STREAM_VECTORS) and self._passes(vector, few)
+        fetches = self._has_time_to_fetch and self._passes(vector, few)
         return self.is_far(vector) or self.is_passed(vector) or fetches
 
     def is_prefetched(self, vector: Source) -> bool:
         """Where it is read as it lies, each block of it fetches the next one."""
-        if len(self.nest.reduce) > 1 or not self.streams(vector):
+        if len(self.nest.reduce) > 1:
             return False
+        if not self.streams(vector):
+            far = self._passes(vector, self.rows_beside(vector))
+            return far and self._has_time_to_fetch and not self.has_few_lines
         return self.is_far(vector) or self.rows_beside(vector) >= _FETCHED_ROWS
 
     def waits_for_fetches(self, vector: Source) -> bool:
         """Whether these take lines that short steps want; for few rows there is little to do."""
-        few = self.target.l1_misses <= FEW_LINES
+        few = self.has_few_lines
         return few and self.is_prefetched(vector) and not self.is_passed(vector)
 
     def is_far(self, vector: Source) -> bool:

@@ -14,7 +14,7 @@ from stagejit.codegen.choices import Ranked, cheapest
 from stagejit.codegen.contraction.nest import Nest
 from stagejit.codegen.contraction.sources import Source
 from stagejit.codegen.cpu.contract.packing import panel_split
-from stagejit.codegen.cpu.contract.step_cost import FEW_LINES, MOST_STEPS
+from stagejit.codegen.cpu.contract.step_cost import FETCHED_STEPS, MOST_STEPS
 from stagejit.codegen.cpu.contract.tile_search import Problem, TileSearch
 from stagejit.codegen.cpu.contract.tiling import Tiling
 from stagejit.codegen.ir.nodes import element_type
@@ -195,15 +195,16 @@ class BlockSearch(TileSearch):
         if any(source.windows for source in self.sources):
             most = _MOST_WINDOW_STEPS
         vector = self.vector
-        if vector is not None:
-            packs = tiling.pack[self.sources.index(vector)]
-            vector = None if packs or not self.streams(vector) else vector
+        if vector is not None and tiling.pack[self.sources.index(vector)]:
+            vector = None
         if self.vector is not None and self.vector.bytes_apart:
             most = min(most, max(_FEWEST_QUADS, 4 * self.rows_beside(self.vector)))
         if self.runs_on(tiling):
             most = max(most, _MOST_STEPS_IN_LINE)
-        elif vector is not None:
+        elif vector is not None and self.streams(vector):
             most = min(most, self._streamed_steps(vector, tiling))
+        elif vector is not None and self.direct and self.is_prefetched(vector):
+            most = min(most, FETCHED_STEPS)
         enough = most * 3 // 2
         if self.nest.blocks is not None:
             exact = self.nest.blocks.steps * (lane_step if len(tiling.reduce) == 1 else 1)
@@ -255,11 +256,12 @@ class BlockSearch(TileSearch):
         return axis, inner
 
     def _excess(self, tiling: Tiling) -> frozenset[Var]:
-        """The axes that blocks which are too large depend on."""
+        """The axes that blocks which are too large depend on, with the next one where it comes."""
         half, found = self.target.l2_nbytes // 2, frozenset[Var]()
         for source, packs in zip(self.sources, tiling.pack, strict=True):
             stays = packs or (self.lane in source.depends and self.steps > 1)
-            large = stays and source.box(tiling.extents) * self.nbytes > half
+            often = 2 if tiling.ahead and source is self.vector else 1
+            large = stays and often * source.box(tiling.extents) * self.nbytes > half
             if large and (packs or not self.streams(source)):
                 found |= source.depends
         panel = math.prod(split.span for split in tiling.splits) * self.nbytes
@@ -380,8 +382,7 @@ class BlockSearch(TileSearch):
             return units / (cores * rounds * cut.span), cut.most, cut.parts
 
         points = math.prod(each.most for each in tiling.splits if each is not split)
-        few = self.target.l1_misses <= FEW_LINES
-        alone = few and self.is_widened(vector) and self.hides_latency(points)
+        alone = self.has_few_lines and self.is_widened(vector) and self.hides_latency(points)
         sizes = range(1, 2 if alone else split.most + 1)
         tiles = (Split.of(split.var, split.unit, size) for size in sizes)
         cuts = [

@@ -16,7 +16,6 @@ from stagejit.base.records import replace
 from stagejit.codegen.contraction.nest import Nest
 from stagejit.codegen.contraction.sources import Source, evaluated_by_tiles
 from stagejit.codegen.cpu.contract.step_cost import (
-    FEW_LINES,
     MOST_STEPS,
     STREAM_VECTORS,
     STREAMS,
@@ -203,7 +202,7 @@ class TileSearch(StepCosts):
         first cache, where a core has few lines on the way: on two cores of a Cascade Lake `x.T @ y`
         of 4096x768 takes 48 ms, 39 where `x` is packed; of 2000x1000 and 2000x500 22.5, 19.1."""
         lines = min(self.steps, MOST_STEPS) * self.target.line_nbytes
-        few = self.target.l1_misses <= FEW_LINES
+        few = self.has_few_lines
         return few and 2 * lines > self.target.l1_nbytes and columns >= _SOME_VECTORS * self.lanes
 
     def _reduce_order(self) -> tuple[Var, ...]:
@@ -283,11 +282,11 @@ class TileSearch(StepCosts):
             return [{}]
         first, registers = axes[0], self.target.vector_registers
         units, vector = self._units(first), self.vector
-        many = self.target.l1_misses > FEW_LINES
         tiles = [{first: n} for n in range(1, min(units, registers // 2) + 1)]
+        passed = vector is not None and self.is_passed(vector) and not self.has_few_lines
         for second in axes[1:]:
             most = registers // (2 * units)
-            if many and vector and second in vector.depends and self.is_passed(vector):
+            if passed and vector and second in vector.depends:
                 most = max(most, min(STREAMS, (registers - _KEPT) // units))
             tiles += [{first: units, second: n} for n in range(2, min(most, second.extent) + 1)]
         return tiles

@@ -16,14 +16,14 @@ from tests.codegen.cpu.contract.tiling.plans import cpu_named, panels_plan, plan
 
 @pytest.mark.parametrize(("m", "k", "n", "fetches"), [
     (123, 51234, 456, True), (16, 60000, 768, True), (300, 4096, 4096, True),
-    (2, 30000, 1500, True), (64, 2048, 2048, True), (512, 2048, 2048, False),
-    (2, 2048, 2048, False), (64, 512, 256, False),
+    (2, 30000, 1500, True), (64, 2048, 2048, True), (512, 2048, 2048, True),
+    (512, 512, 512, False), (2, 2048, 2048, False), (64, 512, 256, False),
 ])  # fmt: skip
 def test_what_comes_from_afar_is_fetched_a_block_ahead(
     m: int, k: int, n: int, fetches: bool
 ) -> None:
-    """From memory always; from the last cache if some rows use it, and they are few. The block
-    that tiles read and the next one fill half of the second cache at most."""
+    """From memory always; from the last cache if some rows use it. The block that tiles read and
+    the next one fill half of the second cache at most."""
     target = replace(Target.avx512(), cores=2)
     found = plan(lambda a, b: a @ b, (m, k), (k, n), target=target)
     tiling, (_, vector) = found.tiling, found.sources
@@ -31,6 +31,26 @@ def test_what_comes_from_afar_is_fetched_a_block_ahead(
     if fetches:
         assert tiling.lane in vector.depends
         assert 2 * vector.box(tiling.extents) * 4 <= target.l2_nbytes // 2
+
+
+@pytest.mark.parametrize(("cpu", "epilogue", "steps"), [
+    ("znver4", False, 256), ("znver4", True, 0), ("znver5", False, 0), ("cascadelake", False, 0),
+])  # fmt: skip
+def test_many_rows_fetch_short_blocks_where_the_result_has_the_sums(
+    cpu: str, epilogue: bool, steps: int
+) -> None:
+    """Where steps have the time, and lines are not few. Sums that wait for an epilogue had better
+    not wait in scratch; where there are too many steps for one block, they do, and blocks fetch."""
+
+    def product(a: Any, b: Any) -> Any:
+        return jnp.tanh(a @ b) if epilogue else a @ b
+
+    found = plan(product, (256, 768), (768, 3072), target=replace(cpu_named(cpu), cores=2))
+    assert found.tiling.k_block == steps
+    assert found.tiling.ahead == (steps > 0)
+    long = plan(product, (256, 3072), (3072, 768), target=replace(cpu_named(cpu), cores=2)).tiling
+    assert long.ahead == (cpu == "znver4")
+    assert long.k_block == (256 if long.ahead else 512)
 
 
 def test_short_steps_fetch_what_follows_in_the_second_cache() -> None:
