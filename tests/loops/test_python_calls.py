@@ -4,6 +4,9 @@ loop to XLA."""
 from __future__ import annotations
 
 import gc
+import os
+import subprocess
+import sys
 import weakref
 from typing import Any
 
@@ -212,3 +215,29 @@ def test_the_graph_of_a_call() -> None:
     assert "stagejit_python_callback" in as_text(graph)
     assert as_text(parse(as_text(graph))) == as_text(graph)
     np.testing.assert_array_equal(interpret(graph, [np.zeros(5, np.float32)])[0], np.zeros(5))
+
+
+LARGE_ON_ONE_CORE = """
+import os
+os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+import faulthandler
+faulthandler.dump_traceback_later(60, exit=True)
+import jax, numpy as np, stagejit
+from jax import lax
+
+def program(x):
+    shape = jax.ShapeDtypeStruct(x.shape, x.dtype)
+    double = lambda c: jax.pure_callback(lambda a: np.asarray(a) * 2, shape, c)
+    return lax.fori_loop(0, 3, lambda _, c: double(c), x)
+
+x = np.ones(1 << 16, np.float32)
+np.testing.assert_array_equal(jax.block_until_ready(stagejit.jit(program)(x)), 8 * x)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="cores cannot be chosen")
+def test_who_looks_at_a_large_argument_waits_for_no_thread() -> None:
+    """XLA's pool, of one thread here, would copy it: see Note [Who waits for a copy]."""
+    made = [sys.executable, "-c", LARGE_ON_ONE_CORE]
+    done = subprocess.run(made, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

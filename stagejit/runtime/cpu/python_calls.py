@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from stagejit.graph.python_functions import function_of
+from stagejit.graph.python_functions import function_of, kept_copy
 from stagejit.runtime import ffi_abi as abi
 from stagejit.types import dtype_named
 
@@ -53,7 +53,7 @@ def _call(frame: int) -> None:
     function = function_of(number)
     if function is None:
         raise RuntimeError(f"no function has the number {number} in this process")
-    made = function([np.array(x) for x in operands])
+    made = function([kept_copy(x) for x in operands])
     if len(made) != len(results):
         raise ValueError(f"a callback returned {len(made)} arrays instead of {len(results)}")
     for given, result in zip(made, results, strict=True):
