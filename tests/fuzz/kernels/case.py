@@ -17,8 +17,10 @@ from stagejit.options import SWITCHES, Options
 from stagejit.types import dtype_named
 from tests.fuzz.kernels.choices import Choices
 from tests.fuzz.kernels.draft import Draft, Drawn, NothingFits
+from tests.fuzz.kernels.running.machines import COUNT
 from tests.fuzz.kernels.steps import (
     elementwise,
+    general,
     indexing,
     placing,
     products,
@@ -76,6 +78,13 @@ THEMES: tuple[tuple[Step, ...], ...] = (
      elementwise.scaled, elementwise.elsewhere, rows.reduction, placing.pad, placing.concatenate),
     (*_SORTS, *_SORTS, *_SORTS, elementwise.transpose, elementwise.slices, elementwise.scaled,
      elementwise.elsewhere, elementwise.reshape, placing.concatenate, placing.gather),
+    (general.over, general.over, *_VIEWS[:6], elementwise.scaled, rows.reduction, placing.stack,
+     placing.concatenate),
+    (general.over, general.box, general.look_up, elementwise.reshape, elementwise.transpose,
+     rows.row_stages, rows.cumulative, *_WINDOWS, *_SORTS, *_PRODUCTS[:2], placing.gather),
+    (general.conv, general.conv, general.contract, elementwise.transpose, elementwise.reshape,
+     elementwise.slices, elementwise.scaled, general.over),
+    (general.bits, general.look_up, general.box, *_SCALAR, rows.reduction),
     (weights.stored, weights.widened, weights.masked, weights.stored, elementwise.scaled,
      elementwise.slices, elementwise.convert, rows.reduction, placing.concatenate),
 )  # fmt: skip
@@ -91,6 +100,7 @@ class Setting:
     disable: rewrites and fusions that are switched off. split: into how many parts sums and
     products are; 0 is as the machine would. rewrites: whether the graph is rewritten at
     all. aligned: whether memory starts on cache lines. level: of LLVM's code generation.
+    machine: the number of one that has the target's instructions, see `machines.py`.
     """
 
     disable: tuple[str, ...] = ()
@@ -99,6 +109,7 @@ class Setting:
     level: int = 0
     seed: int = 0
     split: int = 0
+    machine: int = 0
 
     @property
     def options(self) -> Options:
@@ -110,7 +121,8 @@ class Setting:
         raw = "" if self.rewrites else " no-rewrites"
         anywhere = "" if self.aligned else " at-any-element"
         parts = f" split={self.split}" if self.split else ""
-        return f"level={self.level} seed={self.seed}{off}{parts}{raw}{anywhere}"
+        machine = f" machine={self.machine}" if self.machine else ""
+        return f"level={self.level} seed={self.seed}{off}{parts}{raw}{anywhere}{machine}"
 
 
 @dataclass(frozen=True)
@@ -170,4 +182,5 @@ def _setting(choices: Choices) -> Setting:
         level=choices.pick((0, 0, 0, 0, 1, 2)),
         seed=choices.below(1000),
         split=choices.pick((2, 3, 5, 16)) if choices.chance(6) else 0,
+        machine=choices.below(COUNT) if choices.chance(2) else 0,
     )

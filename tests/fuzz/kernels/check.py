@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from stagejit.base.machine import Machine
 from stagejit.codegen.generate import Generated, KernelCache
 from stagejit.codegen.kernel import Kernel
+from stagejit.codegen.target import Target
 from stagejit.dispatch.in_place import refuse_in_place
 from stagejit.dispatch.regions import Region, regions_of
 from stagejit.errors import UnsupportedOpError
@@ -28,6 +29,7 @@ from tests.expected.dispatches import dispatches_of
 from tests.fuzz.kernels.case import Case
 from tests.fuzz.kernels.reference import Reference, interpret_over_zeros
 from tests.fuzz.kernels.running.inputs import inputs_of
+from tests.fuzz.kernels.running.machines import machine_of
 from tests.fuzz.kernels.running.scene import Array, Frame, Scene
 
 _POISONS = (0xFF, 0xFF, 0xA5, 0x7F)
@@ -53,23 +55,31 @@ class Job:
 
 @dataclass
 class Caches:
-    """One kernel cache for each target and mode, and what came out of them so far.
+    """One kernel cache for each target, machine and mode, and what came out of them so far.
 
     seen: what made a template first, by the identity of its text.
     """
 
     targets: Mapping[str, Machine]
-    caches: dict[tuple[str, bool], KernelCache] = field(default_factory=dict)
+    caches: dict[tuple[str, int, bool], KernelCache] = field(default_factory=dict)
     seen: dict[int, object] = field(default_factory=dict)
     kept: list[str] = field(default_factory=list)
     origin: object = None  # what makes templates now
 
     def generate(
-        self, name: str, region: Region, overwritten: frozenset[Value], *, verify: bool
+        self,
+        name: str,
+        region: Region,
+        overwritten: frozenset[Value],
+        *,
+        verify: bool,
+        machine: int = 0,
     ) -> tuple[Generated, bool]:
         """The kernel, and whether the cache had it."""
-        target, key = self.targets[name], (name, verify)
-        cache = self.caches.setdefault(key, KernelCache(target, verify=verify))
+        key = name, machine, verify
+        if key not in self.caches:
+            self.caches[key] = self._empty(name, verify=verify, machine=machine)
+        cache = self.caches[key]
         made = cache.generate(region, overwritten)
         known = id(made.text) in self.seen
         if not known:
@@ -78,10 +88,21 @@ class Caches:
         return made, known
 
     def fresh(
-        self, name: str, region: Region, overwritten: frozenset[Value], *, verify: bool
+        self,
+        name: str,
+        region: Region,
+        overwritten: frozenset[Value],
+        *,
+        verify: bool,
+        machine: int = 0,
     ) -> Generated:
         """The kernel as a process makes it that has made no other."""
-        return KernelCache(self.targets[name], verify=verify).generate(region, overwritten)
+        return self._empty(name, verify=verify, machine=machine).generate(region, overwritten)
+
+    def _empty(self, name: str, *, verify: bool, machine: int) -> KernelCache:
+        target = self.targets[name]
+        known = machine_of(target, machine) if isinstance(target, Target) else target
+        return KernelCache(known, verify=verify)
 
 
 class CaseFault(Exception):
@@ -157,9 +178,10 @@ def _region_jobs(
     overwritten, verify = frozenset(over.values()), rng.random() < 0.1
     for target in targets:
         try:
-            made, known = caches.generate(target, region, overwritten, verify=verify)
+            how = {"machine": case.setting.machine}
+            made, known = caches.generate(target, region, overwritten, verify=verify, **how)
             if known:
-                fresh = caches.fresh(target, region, overwritten, verify=verify)
+                fresh = caches.fresh(target, region, overwritten, verify=verify, **how)
                 _require_same(made, fresh, region, target, caches.seen[id(made.text)])
         except CaseFault:
             raise

@@ -126,6 +126,11 @@ class Draft:
         """An op that moves elements."""
         return self.add(kind, [x], exact=x.exact, bound=x.bound, fraction=x.fraction, **attrs)
 
+    def view_at(self, kind: str, x: Drawn, starts: Sequence[Drawn], **attrs: Any) -> Drawn:
+        """The same at places that are read."""
+        operands = [x, *starts]
+        return self.add(kind, operands, exact=x.exact, bound=x.bound, fraction=x.fraction, **attrs)
+
     def scalar(self, number: float, dtype: DType) -> Drawn:
         array = np.asarray(number).astype(dtype.numpy)
         array.setflags(write=False)

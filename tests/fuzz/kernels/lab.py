@@ -50,7 +50,8 @@ class KernelFailure:
 @dataclass
 class KernelReport:
     """kernels: how many ran, by target; interpreted: how many of them the interpreter of the
-    loop-nest IR ran, too. skipped: targets that this machine cannot run, and why.
+    loop-nest IR ran, too. skipped: targets that this machine cannot run, and why; alone: those that
+    nothing but the interpreter runs here.
     repeated: faults that were found again, by kind; only the first few of a kind are minimized."""
 
     seed: int
@@ -61,6 +62,7 @@ class KernelReport:
     failures: list[KernelFailure] = field(default_factory=list)
     repeated: Counter[str] = field(default_factory=Counter)
     skipped: Mapping[str, str] = field(default_factory=dict)
+    alone: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def ok(self) -> bool:
@@ -74,6 +76,7 @@ class KernelReport:
             f"{len(self.failures) + sum(self.repeated.values())} failures"
         ]
         lines += [f"  without {name}: {reason}" for name, reason in self.skipped.items()]
+        lines += [f"  {name} in the interpreter alone: {why}" for name, why in self.alone.items()]
         lines += [f"  {count} more of kind {kind}" for kind, count in self.repeated.items()]
         return "\n".join([*lines, *map(str, self.failures)])
 
@@ -102,8 +105,8 @@ def run_kernels(
     """
     if minutes is None and count is None:
         raise ValueError("give minutes or count")
-    found = find_targets(targets)
-    report = KernelReport(seed, skipped=found.skipped)
+    found = find_targets(targets, interpreted=True)
+    report = KernelReport(seed, skipped=found.skipped, alone=found.interpreted)
     start = time.monotonic()
     end = float("inf") if minutes is None else start + 60 * minutes
     stop = None if count is None else first + count

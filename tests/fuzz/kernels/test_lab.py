@@ -141,6 +141,20 @@ def test_what_an_emulator_runs_is_judged(name: str) -> None:
     assert fault.kind == "value"
 
 
+def test_what_nothing_but_the_interpreter_runs_is_judged() -> None:
+    targets = find_targets(("vnni", "amx"), interpreted=True)
+    if not targets.interpreted:
+        pytest.skip("this processor has all instructions")
+    runner = Runner(targets)
+    assert runner.run(jobs(targets)) == []
+    assert runner.interpreted.total() == len(targets.names)
+    (wrong,) = jobs(targets.only(next(iter(targets.interpreted))))
+    for op in wrong.kernel.function.walk():
+        op.opcode = "fsub" if op.opcode == "fadd" else op.opcode
+    ((_, fault),) = runner.run([wrong])
+    assert fault.kind == "value"
+
+
 def test_targets_that_are_not_here_are_named() -> None:
     report = run_kernels(seed=0, count=1, targets=("s390x",))
     assert report.skipped == {

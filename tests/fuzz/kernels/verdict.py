@@ -72,7 +72,8 @@ def fault_before(fault: CaseFault) -> Fault:
 
 class Runner:
     """Compiles and runs jobs, natively or in the emulator; small ones by the interpreter of the
-    loop-nest IR, too, which has to give the same bits.
+    loop-nest IR, too, which has to give the same bits; those of `Targets.interpreted` by that
+    alone.
 
     interpreted: how many were, by target.
     """
@@ -113,8 +114,23 @@ class Runner:
             tasks = [(job.symbol, job.frame) for job in jobs]
             images = self._targets.emulators[emulated].run(objects, tasks)
             return self._faults(zip(jobs, images, strict=True))
-        entries, _kept = self._native.load(objects)
-        return self._faults((job, run(entries[job.symbol], job.frame)) for job in jobs)
+        alone = [job for job in jobs if job.target in self._targets.interpreted]
+        here = [job for job in jobs if job.target not in self._targets.interpreted]
+        entries, _kept = self._native.load({job.symbol: objects[job.symbol] for job in here})
+        found = self._faults((job, run(entries[job.symbol], job.frame)) for job in here)
+        return found + [(job, fault) for job in alone if (fault := self._meaning(job))]
+
+    def _meaning(self, job: Job) -> Fault | None:
+        """What is wrong with a kernel that is not run, if it is small."""
+        if not is_small(job):
+            return None
+        self.interpreted[job.target] += 1
+        try:
+            image = interpreted(job, self._targets.cpus[job.target], ~job.frame.poison & 0xFF)
+        except VerificationError as error:
+            return Fault("bits", job.target, f"{job.region}: {error}")
+        what = job.fault(image)
+        return Fault("value", job.target, f"{job.region}: {what}") if what else None
 
     def _faults(self, images: Iterable[tuple[Job, Array]]) -> list[tuple[Job, Fault]]:
         found = []

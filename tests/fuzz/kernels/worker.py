@@ -27,7 +27,9 @@ MOST_OF_A_GROUP = 3  # failures that are minimized
 def main(arguments: Sequence[str]) -> None:
     seed, first, last, names, seconds, known = arguments
     groups = Counter(json.loads(known))
-    worker = _Worker(int(seed), find_targets(names.split(",")), float(seconds), groups)
+    worker = _Worker(
+        int(seed), find_targets(names.split(","), interpreted=True), float(seconds), groups
+    )
     for start in range(int(first), int(last), BATCH):
         worker.batch(start, min(start + BATCH, int(last)))
 

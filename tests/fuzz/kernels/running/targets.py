@@ -25,11 +25,14 @@ _ARM = ("neon", "dotprod")
 
 @dataclass(frozen=True)
 class Targets:
-    """cpus: by name. skipped: names with reasons. emulators: of those that are not run natively."""
+    """cpus: by name. skipped: names with reasons. emulators: of those that are not run natively.
+    interpreted: those whose machine code is made, but whose kernels run in the interpreter of the
+    loop-nest IR alone, with reasons."""
 
     cpus: Mapping[str, Target]
     skipped: Mapping[str, str]
     emulators: Mapping[str, Emulator | Bochs] = field(default_factory=dict)
+    interpreted: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -39,16 +42,20 @@ class Targets:
         """Those with this name; all where it is none."""
         if name not in self.cpus:
             return self
-        return Targets({name: self.cpus[name]}, {}, self.emulators)
+        return Targets({name: self.cpus[name]}, {}, self.emulators, self.interpreted)
 
 
-def find_targets(names: Sequence[str] = ALL) -> Targets:
-    """Those of `names` that this machine can run."""
+def find_targets(names: Sequence[str] = ALL, *, interpreted: bool = False) -> Targets:
+    """Those of `names` that this machine can run, natively, in an emulator or, if that is enough,
+    in the interpreter of the loop-nest IR."""
     host = Target.host()
-    cpus, skipped = {}, {}
+    cpus, skipped, alone = {}, {}, {}
     emulators: dict[str, Emulator | Bochs] = {}
     for name in names:
         reason = _refuse(name, host)
+        if reason and interpreted and name in ALL:
+            alone[name], cpus[name] = reason, cpu_named(name)
+            continue
         if reason:
             skipped[name] = reason
             continue
@@ -57,7 +64,7 @@ def find_targets(names: Sequence[str] = ALL) -> Targets:
         elif name == "avx512" and not host.has_avx512:
             emulators[name] = Bochs()
         cpus[name] = _cpu(name, host)
-    return Targets(cpus, skipped, emulators)
+    return Targets(cpus, skipped, emulators, alone)
 
 
 def _cpu(name: str, host: Target) -> Target:

@@ -6,10 +6,7 @@ values."""
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -20,31 +17,18 @@ from tests.fuzz.kernels.case import draw_case
 from tests.fuzz.kernels.check import Caches, Job, jobs_of
 from tests.fuzz.kernels.choices import Choices
 from tests.fuzz.kernels.running.interpreted import difference, interpreted, is_small
+from tests.fuzz.kernels.running.machines import machine_of
 from tests.fuzz.kernels.running.targets import ALL, cpu_named, find_targets
 from tests.fuzz.kernels.verdict import Runner
 
 CPUS = {name: cpu_named(name) for name in ALL}
 # Bochs takes seconds to start.
 FOUND = find_targets([name for name in CPUS if name != "avx512" or Target.host().has_avx512])
-# What decides how kernels are cut, from far too little to far too much.
-FIELDS: dict[str, tuple[float, ...]] = {
-    "cores": (1, 2, 3, 7, 64, 200), "fma_ports": (1, 2, 4), "vector_registers": (8, 16, 32),
-    "l1_nbytes": (256, 4 << 10, 48 << 10), "l2_nbytes": (512, 32 << 10, 1 << 20),
-    "l3_nbytes": (1 << 10, 1 << 20, 32 << 20), "l3s": (1, 2, 8), "lines_ahead": (0, 1, 3, 16),
-    "l1_misses": (2, 12, 24), "line_nbytes": (64, 128), "page_nbytes": (256, 4096, 16 << 10),
-    "clock": (1e9, 3e9), "peak_flops": (1e9, 1e11, 1e13), "core_bandwidth": (1e8, 2e10),
-    "bandwidth": (1e8, 4e10), "cache_bandwidth": (1e8, 1e12), "l2_bandwidth": (1e8, 7e10),
-}  # fmt: skip
 
 
 def machines(number: int) -> Mapping[str, Target]:
     """With the instructions of `CPUS`."""
-    draw = random.Random(number)
-
-    def odd() -> dict[str, Any]:
-        return {name: draw.choice(of) for name, of in FIELDS.items()}
-
-    return {name: replace(cpu, **odd()) for name, cpu in CPUS.items()} if number % 2 else CPUS
+    return {name: machine_of(cpu, number if number % 2 else 0) for name, cpu in CPUS.items()}
 
 
 def jobs(number: int) -> Iterator[Job]:

@@ -43,10 +43,11 @@ def contract(d: Draft) -> None:
         "contract", [x, y], exact=x.exact and y.exact, bound=x.bound * y.bound * depth,
         fraction=x.fraction + y.fraction, contracting=contracting, batch=batches, dtype=x.dtype,
     )  # fmt: skip
-    _epilogue(d, result)
+    epilogue(d, result)
 
 
-def _epilogue(d: Draft, x: Drawn) -> None:
+def epilogue(d: Draft, x: Drawn) -> None:
+    """What is done with a product where it is stored."""
     for _ in range(d.c.below(3)):
         how = d.c.below(5)
         if how == 0:
@@ -127,7 +128,7 @@ def conv(d: Draft) -> None:
         feature_groups=groups, batch_groups=1, dtype=x.dtype,
     )  # fmt: skip
     if result.size:
-        _epilogue(d, result)
+        epilogue(d, result)
 
 
 def image(d: Draft) -> None:
@@ -152,4 +153,4 @@ def image(d: Draft) -> None:
         batch_groups=1, dtype=dtype,
     )  # fmt: skip
     if result.size:
-        _epilogue(d, _cut(d, result) or result)
+        epilogue(d, _cut(d, result) or result)
