@@ -30,6 +30,24 @@ def test_reference_widens_bfloat16_and_keeps_integers() -> None:
     assert [leaf.dtype for leaf in found] == [np.float64, np.int32]
 
 
+def test_what_is_another_function_in_float64_runs_as_it_is() -> None:
+    """Random numbers of 64 bits are others, and the carry of a scan has the type that it has."""
+    key = jax.random.key(0)
+    drawn, next_key = reference_of(lambda k: (jax.random.normal(k, (3,)), k), (key,))
+    np.testing.assert_array_equal(drawn, jax.random.normal(key, (3,)))
+    np.testing.assert_array_equal(next_key, jax.random.key_data(key))
+    assert error_against([next_key], [jax.random.split(key)[0]]) == np.inf
+
+    def sums(x: jax.Array) -> jax.Array:
+        return jax.lax.scan(lambda carry, v: (carry + v, carry), jnp.float32(0), x)[0]
+
+    (total,) = reference_of(sums, (np.float32([1, 2]),))
+    assert total.dtype == np.float32
+    assert total == 3
+    with pytest.raises(TypeError, match="shapes"):
+        reference_of(lambda x: x + jnp.zeros(3), (np.float32([1, 2]),))
+
+
 def test_error_is_relative_to_the_largest_value_of_each_leaf() -> None:
     reference = [np.array([100.0, 0.0]), np.array([1.0])]
     assert error_against(reference, [np.array([100.0, 1.0]), np.array([1.0])]) == pytest.approx(

@@ -21,6 +21,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import networkx as nx
 
+from stagejit.base.numbers import nbytes_text
 from stagejit.dispatch.layouts import hints as hinting
 from stagejit.dispatch.layouts.cost import Grain
 from stagejit.dispatch.layouts.hints import Hints
@@ -50,8 +51,9 @@ def lay_out(graph: Graph, options: Options) -> tuple[Log, dict[Op, Sequence[Op]]
                 replaced |= changed
     found = _hints(graph, options)
     if found.of or found.none:
-        chosen = _Choice(graph, found).best()
-        _decide(log, found, chosen)
+        choice = _Choice(graph, found)
+        chosen = choice.best()
+        _decide(log, found, choice, chosen)
         replaced |= {op: (made,) for op, made in relay(graph, chosen).items()}
     return log, replaced
 
@@ -139,6 +141,15 @@ class _Choice:
         if not layout.is_row_major:
             now[memory] = layout
 
+    def compared(self, memory: Value, one: Layout, other: Layout, rest: Layouts) -> str:
+        """In words, what goes against the grain where memory lies in one layout or in another."""
+        nbytes = []
+        for layout in (one, other):
+            layouts = dict(rest)
+            self._set(layouts, memory, layout)
+            nbytes.append(nbytes_text(round(self._total(layouts, [memory]))))
+        return f"{nbytes[0]} go against the grain, {nbytes[1]} in {in_words(other)}"
+
     def _total(self, layouts: Layouts, memory: Iterable[Value]) -> float:
         costs = dict.fromkeys(cost for own in memory for cost in self.touching[own])
         return sum(cost.nbytes(layouts) for cost in costs)
@@ -159,19 +170,21 @@ class _Cost:
         return self._known[key]
 
 
-def _decide(log: Log, found: Hints, chosen: Layouts) -> None:
+def _decide(log: Log, found: Hints, choice: _Choice, chosen: Layouts) -> None:
     for memory, hints in found.of.items():
         for hint in hints:
             if hint.layout == chosen.get(memory):
-                log.apply(hint.source, memory.op, f"lies in {in_words(hint.layout)}")
+                why = choice.compared(memory, hint.layout, ROW_MAJOR, chosen)
+                log.apply(hint.source, memory.op, f"lies in {in_words(hint.layout)}: {why}")
             elif memory in found.free:
-                reason = found.free[memory] or _dearer(memory, hint, chosen)
+                reason = found.free[memory] or _dearer(memory, hint, choice, chosen)
                 log.decline(hint.source, memory.op, reason)
     for memory, reason in found.none.items():
         if memory not in chosen:
             log.decline(hinting.INFER, memory.op, reason)
 
 
-def _dearer(memory: Value, hint: LayoutHint, chosen: Layouts) -> str:
-    kept = in_words(chosen.get(memory, ROW_MAJOR))
-    return f"{in_words(hint.layout)} has hardly less, or more, go against the grain than {kept}"
+def _dearer(memory: Value, hint: LayoutHint, choice: _Choice, chosen: Layouts) -> str:
+    kept = chosen.get(memory, ROW_MAJOR)
+    why = choice.compared(memory, hint.layout, kept, chosen)
+    return f"{in_words(hint.layout)} does not pay: {why}"

@@ -71,8 +71,9 @@ def test_memory_between_two_transposes_lies_as_the_argument() -> None:
     graph, decisions = laid_out(TURNED)
     assert as_text(graph) == LAID_OUT
     assert as_text(parse(LAID_OUT)) == LAID_OUT
+    reason = "lies in {1,0}: 0 bytes go against the grain, 192 bytes in row-major"
     assert [(d.rewrite, d.applied, d.reason) for d in decisions] == [
-        ("infer-layouts", True, "lies in {1,0}")
+        ("infer-layouts", True, reason)
     ]
 
 
@@ -133,7 +134,7 @@ def test_dont_lay_out_where_both_sides_cost_the_same() -> None:
 """
     )
     assert refused(text)[0] == (
-        "{1,0} has hardly less, or more, go against the grain than row-major"
+        "{1,0} does not pay: 96 bytes go against the grain, 96 bytes in row-major"
     )
 
 
@@ -306,3 +307,30 @@ def test_dispatches_that_share_their_parts_go_on_to_do_so() -> None:
     made = next(op for op in graph.ops() if op.definition.is_dispatch)
     assert str(made.result.type) == "f32[6,4]{1,0;2,1}"
     assert graph.is_used(made)
+
+
+def test_rows_that_are_read_again_lie_as_what_they_are_made_of() -> None:
+    """Columns that are normalized, then multiplied by each other: vectors of columns go with the
+    grain of the argument, and of memory in its order."""
+    text = """graph @cov(%x: f32[400,100]) {
+  %0: f32[100,400] = dispatch reduce %x
+    graph @reduce(%a0: f32[400,100]) {
+      %0: f32[100,400] = transpose %a0 permutation=(1, 0)
+      %1: f32[100] = reduce add %0 axes=(1)
+      %2: f32[100,400] = broadcast %1 axes=(0)
+      %3: f32[100,400] = map sub %0, %2
+      return %3
+    }
+  %1: f32[100,100] = dispatch contract %0
+    graph @contract(%a0: f32[100,400]) {
+      %0: f32[400,100] = transpose %a0 permutation=(1, 0)
+      %1: f32[100,100] = contract %a0, %0 batch=((), ()) contracting=((1), (0))
+      return %1
+    }
+  return %1
+}"""
+    graph = parse(text)
+    log, _ = lay_out(graph, Options())
+    verify(graph)
+    assert [(d.rewrite, d.applied) for d in log.decisions] == [("infer-layouts", True)]
+    assert "%0: f32[100,400]{1,0} = empty" in as_text(graph)
