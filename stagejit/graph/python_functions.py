@@ -12,7 +12,7 @@ cores there are two. JAX makes arrays of its own of what a function is given, an
 what has 100 KiB or more, unless it can stay where it is: at a multiple of 64 bytes. A function that
 looks at its argument then waits for a thread that waits as it does, for ever. (So do programs of
 `jax.jit`: with 256 KiB on two cores two calls at once are enough, on one core one.) Whoever calls
-from the pool gives `kept_copy`s.
+from the pool gives what is `kept`.
 """
 
 from __future__ import annotations
@@ -71,6 +71,11 @@ _lock = new_lock()
 def function_of(number: int) -> Callable[[Sequence[Array]], list[Array]] | None:
     """The function with this number, as long as something can call it."""
     return _functions.get(int(number))
+
+
+def kept(array: Array) -> Array:
+    """The array, or a copy of it where JAX would make one."""
+    return array if array.ctypes.data % _KEPT_AT == 0 else kept_copy(array)
 
 
 def kept_copy(array: Array) -> Array:

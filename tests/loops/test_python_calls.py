@@ -224,20 +224,31 @@ import faulthandler
 faulthandler.dump_traceback_later(60, exit=True)
 import jax, numpy as np, stagejit
 from jax import lax
+from jax.experimental import io_callback
 
-def program(x):
+def doubled(x):
     shape = jax.ShapeDtypeStruct(x.shape, x.dtype)
-    double = lambda c: jax.pure_callback(lambda a: np.asarray(a) * 2, shape, c)
-    return lax.fori_loop(0, 3, lambda _, c: double(c), x)
+    return CALL(lambda a: np.asarray(a) * 2, shape, x)
 
 x = np.ones(1 << 16, np.float32)
-np.testing.assert_array_equal(jax.block_until_ready(stagejit.jit(program)(x)), 8 * x)
+np.testing.assert_array_equal(jax.block_until_ready(stagejit.jit(PROGRAM)(x)), 8 * x)
 """
+IN_A_LOOP = "lambda x: lax.fori_loop(0, 3, lambda _, c: doubled(c), x)"
+BY_ITSELF = "lambda x: doubled(x + 1) * 2"
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="cores cannot be chosen")
-def test_who_looks_at_a_large_argument_waits_for_no_thread() -> None:
+@pytest.mark.parametrize(
+    ("call", "program"),
+    [
+        ("jax.pure_callback", IN_A_LOOP),
+        ("jax.pure_callback", BY_ITSELF),
+        ("io_callback", BY_ITSELF),
+    ],
+)
+def test_who_looks_at_a_large_argument_waits_for_no_thread(call: str, program: str) -> None:
     """XLA's pool, of one thread here, would copy it: see Note [Who waits for a copy]."""
-    made = [sys.executable, "-c", LARGE_ON_ONE_CORE]
+    text = LARGE_ON_ONE_CORE.replace("CALL", call).replace("PROGRAM", program)
+    made = [sys.executable, "-c", text]
     done = subprocess.run(made, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -9,10 +9,11 @@ programs live as long as the executable that calls them; what fails leaves the b
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
+import numpy as np
 from jax.extend import core as jex_core
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo
@@ -20,6 +21,7 @@ from jax.interpreters import mlir
 
 from stagejit.compat import hide_frames, physical_aval, type_of
 from stagejit.crossing import shares_bytes, to_jax, to_physical
+from stagejit.graph.python_functions import kept
 from stagejit.runtime.lowering import snapshots
 from stagejit.runtime.lowering.staged import DelegatedEquation, NativeCall, Reshape, Staged
 from stagejit.runtime.lowering.transposed import (
@@ -208,6 +210,8 @@ def _emit_equation(
         "delegate", str(equation.primitive), ("",) * len(inputs), ("",) * len(outputs)
     )
     jaxpr = jex_core.Jaxpr((), list(inputs), outputs, [equation], equation.effects, names)
+    called: list[Callable[..., Any]] = ctx.module_context.host_callbacks
+    first = len(called)
     results, tokens = mlir.jaxpr_subcomp(
         ctx.module_context,
         jaxpr,
@@ -219,4 +223,11 @@ def _emit_equation(
         const_lowering=ctx.const_lowering,
         outer_traceback=None,
     )
+    called[first:] = map(_given_kept, called[first:])
     return list(zip(results, [physical_aval(var.aval) for var in outputs], strict=True)), tokens
+
+
+def _given_kept(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that XLA calls with NumPy's arrays, which JAX takes as they lie: see Note [Who
+    waits for a copy]."""
+    return lambda *given: function(*(kept(x) if isinstance(x, np.ndarray) else x for x in given))
