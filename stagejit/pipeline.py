@@ -22,6 +22,7 @@ import functools
 from stagejit.base.records import replace
 from stagejit.base.symbolic import Undecided
 from stagejit.base.threads.collector import collector_paused
+from stagejit.base.threads.frames import with_room_for_frames
 from stagejit.codegen.cuda.device import Device
 from stagejit.codegen.generate import kernel_cache, vectors_for
 from stagejit.codegen.own import OwnPolicy, require_here, resolver_for
@@ -76,6 +77,7 @@ from stagejit.trace.weights import Weight, bind_weights
 class Compilation(Artifacts):
     """One function on its way through the steps."""
 
+    @with_room_for_frames
     def run_until(self, name: str, began: Began = lambda step: None) -> Compilation:
         """Run the steps up to `name` that have not run yet; returns itself. began: called with the
         name of each before it runs."""

@@ -45,6 +45,7 @@ class Hoisting:
         self._scratch_nbytes = 0
         self._constants: dict[tuple[Type, str | int], Value] = {}
         self.callees: dict[Any, Callee] = {}
+        self._known: dict[Any, Value] = {}  # the last of each pure op
         self.body = Block()
         self.block = self.body
         self.lo, self.hi = self._value(I64, self.body), self._value(I64, self.body)
@@ -114,22 +115,18 @@ class Hoisting:
 
     def _pure(self, opcode: str, operands: tuple[Value, ...], type: Type, **attrs: Any) -> Value:
         key = _key(opcode, operands, type, attrs)
+        known = self._known.get(key)
+        if known is not None and self.sees(known.block):
+            return known
         depth = 0
         for operand in operands:
             if operand.block.depth > depth:
                 depth = operand.block.depth
-        home = self.body if not operands else self._home(depth, opcode in _MAY_FAULT)
-        block: Block | None = home
-        while block is not None and block.depth >= depth:
-            known = block.numbering.get(key)
-            if known is not None:
-                return known
-            block = block.parent
+        home = self._home(depth, opcode in _MAY_FAULT) if operands else self.body
         self._count += 1
-        value = Value(type, self._count, home, self)
+        value = self._known[key] = Value(type, self._count, home, self)
         value.op = Op(opcode, operands, (value,), attrs)
         home.ops.append(value.op)
-        home.numbering[key] = value
         return value
 
     def _home(self, depth: int, may_fault: bool) -> Block:

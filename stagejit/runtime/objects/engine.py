@@ -46,6 +46,8 @@ from stagejit.runtime.objects.object_cache import ObjectCache, digest
 # Part of each cache key: raise it when the meaning of cached objects changes (the kernel ABI, say).
 ABI_VERSION = 4
 
+_LARGE_NBYTES = 4096  # of an object: packing a smaller one saves less than a page, in 0.1 ms
+
 
 def _level_of(ir: str) -> int:
     """Of LLVM's code generator."""
@@ -69,12 +71,18 @@ class Module:
     """Code in memory; it stays there as long as this object."""
 
     addresses: dict[str, int]
-    _packed: bytes
+    _stored: bytes
+    _is_packed: bool
+
+    @classmethod
+    def of(cls, addresses: dict[str, int], object: bytes) -> Module:
+        large = len(object) > _LARGE_NBYTES
+        return cls(addresses, zlib.compress(object, 1) if large else object, large)
 
     @property
     def object(self) -> bytes:
         """The object file that it was linked from."""
-        return zlib.decompress(self._packed)
+        return zlib.decompress(self._stored) if self._is_packed else self._stored
 
 
 class Engine:
@@ -227,7 +235,7 @@ def _link(objects: Mapping[str, bytes], imports: Mapping[str, int]) -> dict[str,
         raise InternalError(f"cannot link {', '.join(objects)}: {error}", step="link") from error
     modules = {}
     for name, image in zip(objects, images, strict=True):
-        module = modules[name] = Module(image.addresses, zlib.compress(objects[name], 1))
+        module = modules[name] = Module.of(image.addresses, objects[name])
         weakref.finalize(module, image.free).atexit = False  # at exit, XLA's threads still run
     return modules
 

@@ -45,14 +45,7 @@ def opened_folder(path: str | Path, *, create: bool, parent: int | None = None) 
     not this user's alone, other OSErrors where it cannot be made or opened.
     """
     if create:
-        if parent is None:
-            os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
-        with contextlib.suppress(FileExistsError):
-            os.mkdir(path, 0o700, dir_fd=parent)
-        if parent is not None and not _may_be_folder(os.fspath(path), parent):
-            remove(os.fspath(path), parent)
-            with contextlib.suppress(FileExistsError):
-                os.mkdir(path, 0o700, dir_fd=parent)
+        _make_folder(os.fspath(path), parent)
     if stat.S_ISLNK(os.stat(path, dir_fd=parent, follow_symlinks=False).st_mode):
         raise RefusedError(f"{os.fspath(path)} is a symbolic link; give the folder it points to")
     descriptor = os.open(path, _READ | os.O_DIRECTORY, dir_fd=parent)
@@ -63,9 +56,19 @@ def opened_folder(path: str | Path, *, create: bool, parent: int | None = None) 
         os.close(descriptor)
 
 
-def _may_be_folder(name: str, parent: int) -> bool:
-    mode = os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode
-    return stat.S_ISDIR(mode) or stat.S_ISLNK(mode)  # a link is refused, and stays to be looked at
+def _make_folder(path: str, parent: int | None) -> None:
+    """Makes it, unless it is there. A link is left for who opens it, to refuse."""
+    mode = 0
+    with contextlib.suppress(FileNotFoundError):
+        mode = os.stat(path, dir_fd=parent, follow_symlinks=False).st_mode
+    if stat.S_ISDIR(mode) or stat.S_ISLNK(mode):
+        return
+    if parent is None:
+        os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+    elif mode:
+        remove(path, parent)
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(path, 0o700, dir_fd=parent)
 
 
 def read_file(name: str, folder: int, *, limit_nbytes: int) -> bytes:
@@ -103,11 +106,13 @@ def write_file(name: str, folder: int, data: bytes, *, root: int, replace: bool 
             file.flush()
             if replace:
                 os.replace(temporary, name, src_dir_fd=root, dst_dir_fd=folder)
+                temporary = ""  # it has moved
             else:
                 os.link(temporary, name, src_dir_fd=root, dst_dir_fd=folder)
     finally:
-        with contextlib.suppress(OSError):  # after `replace` the name is gone
-            os.unlink(temporary, dir_fd=root)
+        if temporary:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary, dir_fd=root)
 
 
 def _new_temporary(folder: int) -> tuple[str, int]:

@@ -21,9 +21,9 @@ from stagejit.codegen.contraction.sources import Source, evaluated_by_tiles, qua
 from stagejit.codegen.contraction.walk import NestWalk
 from stagejit.codegen.cpu.contract.left_out.masks import Mask, masks_of
 from stagejit.codegen.cpu.contract.left_out.zeros import mostly_zero
-from stagejit.codegen.cpu.contract.tile_blocks import choose, is_direct
+from stagejit.codegen.cpu.contract.tile_blocks import choose
 from stagejit.codegen.cpu.contract.tile_search import Problem, TileSize
-from stagejit.codegen.cpu.contract.tiling import Tiling
+from stagejit.codegen.cpu.contract.tiling import Tiling, is_direct
 from stagejit.codegen.cpu.instructions import byte_signs
 from stagejit.codegen.kernel import Choice
 from stagejit.codegen.places.walk import behind_views

@@ -8,19 +8,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
+from operator import attrgetter
 
 from stagejit.base.records import replace
 from stagejit.codegen.choices import Ranked, cheapest
-from stagejit.codegen.contraction.nest import Nest
 from stagejit.codegen.contraction.sources import Source
 from stagejit.codegen.cpu.contract.packing import panel_split
 from stagejit.codegen.cpu.contract.step_cost import FETCHED_STEPS, MOST_STEPS
 from stagejit.codegen.cpu.contract.tile_search import Problem, TileSearch
-from stagejit.codegen.cpu.contract.tiling import Tiling
+from stagejit.codegen.cpu.contract.tiling import Shared, Tiling, is_direct
 from stagejit.codegen.ir.nodes import element_type
 from stagejit.codegen.nest.groups import Split
 from stagejit.codegen.places.accesses import between_lanes
-from stagejit.index.affine import Affine, Var
+from stagejit.index.affine import Var
 
 _MOST_STEPS_IN_LINE = 2048  # where each reads what follows in memory: sums of more lose digits
 _MOST_WINDOW_STEPS = 2048  # where windows overlap, so that fewer bytes stand for more steps
@@ -304,11 +304,12 @@ class BlockSearch(TileSearch):
             for split in tiling.splits
             if split.var in self.shared
         )
+        items, k_blocks = tiling.items / uneven, tiling.k_blocks
         for source, packs in zip(self.sources, tiling.pack, strict=True):
             box = source.box(tiling.extents, self.lane, self.lanes if packs else 1)
-            total += tiling.items / uneven * tiling.k_blocks * box * (4 if packs else 1)
-        if tiling.k_blocks > 1:
-            total += 2 * tiling.k_blocks * math.prod(var.extent for var in self.nest.axes)
+            total += items * k_blocks * box * (4 if packs else 1)
+        if k_blocks > 1:
+            total += 2 * k_blocks * math.prod(var.extent for var in self.nest.axes)
         return total
 
     # ---------------------------------------------------------------- items
@@ -321,46 +322,44 @@ class BlockSearch(TileSearch):
         if vector is not None and self.runs_on(tiling):
             return self._in_shares(tiling, vector, wanted)
         streams = vector is not None and self.streams(vector) and not any(tiling.pack)
-        if vector is not None and streams:
-            chunk = _STREAM_CHUNK if self.is_far(vector) or self.is_passed(vector) else _NEAR_CHUNK
-            chunks = max(self.row(vector) * self.nbytes // chunk, 1)
-            apart = math.prod(var.extent for var in self.shared)
-            wanted = min(wanted, max(self.target.cores, apart * chunks))
-        elif vector is not None and vector.bytes_apart:
-            chunks = max(self.row(vector) // _NEAR_CHUNK, 1)
+        if vector is not None and (streams or vector.bytes_apart):
+            far = streams and (self.is_far(vector) or self.is_passed(vector))
+            nbytes = self.row(vector) * (self.nbytes if streams else 1)
+            chunks = max(nbytes // (_STREAM_CHUNK if far else _NEAR_CHUNK), 1)
             apart = math.prod(var.extent for var in self.shared)
             wanted = min(wanted, max(self.target.cores, apart * chunks))
         few = _PACKING_ITEMS_PER_CORE if all(tiling.pack) else _FEW_ITEMS_PER_CORE
         enough = min(wanted, few * self.target.cores)
-        while tiling.items < wanted:
-            finer = min(self._finer(tiling, self.nest.axes), key=self._traffic, default=None)
-            if finer is None or (
-                tiling.items >= enough
-                and self._traffic(finer) > _MORE_TRAFFIC * self._traffic(tiling)
-            ):
+        now = Shared(tiling, self._traffic(tiling))
+        finer = self._finer_shares(tiling)
+        while finer is not None and now.items < wanted:
+            if now.items >= enough and finer.traffic > _MORE_TRAFFIC * now.traffic:
                 break
-            all_work = tiling.items >= self.target.cores
-            if all_work and self.shared_cycles(finer) > self.shared_cycles(tiling):
+            all_work = now.items >= self.target.cores
+            if all_work and self.shared_cycles(finer.tiling) > self.shared_cycles(now.tiling):
                 break
-            tiling = finer
-        tiling = self._with_even_items(tiling)
+            now, finer = finer, self._finer_shares(finer.tiling)
+        tiling = self._with_even_items(now, finer)
         return self._with_k_block(tiling) if streams else tiling  # the rows of an item are shorter
 
-    def _with_even_items(self, tiling: Tiling) -> Tiling:
+    def _finer_shares(self, tiling: Tiling) -> Shared | None:
+        """More parts along the axis where that moves least."""
+        shares = [Shared(each, self._traffic(each)) for each in self._finer(tiling, self.nest.axes)]
+        return min(shares, key=attrgetter("traffic"), default=None)
+
+    def _with_even_items(self, best: Shared, finer: Shared | None) -> Tiling:
         """Finer, where cores that have an item less wait for long."""
 
-        def cost(tiling: Tiling) -> float:
-            rounds = -(-tiling.items // self.target.cores)
-            return rounds * self.target.cores / tiling.items * self._traffic(tiling)
+        def cost(share: Shared) -> float:
+            rounds = -(-share.items // self.target.cores)
+            return rounds * self.target.cores / share.items * share.traffic
 
-        best = tiling
-        for _ in range(_FINER_AT_MOST):
-            finer = min(self._finer(tiling, self.nest.axes), key=self._traffic, default=None)
-            if finer is None or finer.items * _SMALL_CYCLES > tiling.cycles:
+        for left in reversed(range(_FINER_AT_MOST)):
+            if finer is None or finer.items * _SMALL_CYCLES > best.tiling.cycles:
                 break
-            tiling = finer
-            best = tiling if cost(tiling) < _WORTH_EVENNESS * cost(best) else best
-        return best
+            best = finer if cost(finer) < _WORTH_EVENNESS * cost(best) else best
+            finer = self._finer_shares(finer.tiling) if left else None
+        return best.tiling
 
     def _in_shares(self, tiling: Tiling, vector: Source, wanted: int) -> Tiling:
         """Items of equal shares of what runs on in memory, in tiles as large as that allows: cores
@@ -393,8 +392,3 @@ class BlockSearch(TileSearch):
         best = max(cuts, key=rank)
         splits = (best if each is split else each for each in tiling.splits)
         return replace(tiling, splits=tuple(splits))
-
-
-def is_direct(nest: Nest, lane: Var | None, stored: Affine) -> bool:
-    """Whether tiles can write memory whose offset is `stored`: vectors need neighbours."""
-    return lane is None or lane in nest.reduce or stored.coeff(lane) == 1

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from stagejit.base.threads.locks import remembered
+from stagejit.codegen.contraction.nest import Nest
 from stagejit.codegen.nest.emitter import Emitter
 from stagejit.codegen.nest.groups import Split
 from stagejit.codegen.nest.spans import Span
-from stagejit.index.affine import Var
+from stagejit.index.affine import Affine, Var
 
 
 @dataclass(frozen=True)
@@ -121,6 +123,17 @@ class Tiling:
         return extents
 
 
+class Shared(NamedTuple):
+    """A tiling, and the elements that all of its items move."""
+
+    tiling: Tiling
+    traffic: float
+
+    @property
+    def items(self) -> int:
+        return self.tiling.items
+
+
 @dataclass(frozen=True)
 class Steps:
     """One loop of the reduction, over `var`, whose steps move the operands by `moves`.
@@ -145,3 +158,8 @@ class Steps:
         if self.apart > 1:
             trips = (trips + (self.apart - 1 - self.first)) // self.apart
         return {self.var: Span.between(emitter.b.const(0), trips)}
+
+
+def is_direct(nest: Nest, lane: Var | None, stored: Affine) -> bool:
+    """Whether tiles can write memory whose offset is `stored`: vectors need neighbours."""
+    return lane is None or lane in nest.reduce or stored.coeff(lane) == 1
