@@ -21,30 +21,60 @@ from typing import Any
 from jax.extend.core import Var
 
 from stagejit.compat import ClosedJaxpr, Jaxpr, Literal, dead_code_eliminated
-from stagejit.trace.residuals.alone import Depends, of_arguments, opened, results_of
+from stagejit.trace.calls.primitives import jax_name
+from stagejit.trace.residuals.alone import (
+    Depends,
+    jaxprs_in,
+    of_arguments,
+    opened,
+    results_of,
+)
 
 
 @dataclass(frozen=True)
 class Parts:
     """moved: the numbers of the results of the first part that are none any more; taken: of the
-    operands of the second."""
+    operands of the second. added: the arguments of the first that are operands of the second from
+    now on, behind its other residuals."""
 
     first: Any
     second: Any
     moved: frozenset[int]
     taken: frozenset[int]
+    added: tuple[int, ...] = ()
 
 
-def made_again(first: Any, second: Any, residuals: tuple[tuple[int, int], ...]) -> Parts | None:
+@dataclass(frozen=True)
+class Given:
+    """What is known of the arguments of a first part. forwards: for each residual that the second
+    takes, which of these it is, or None. depends: on what each does. may_be_added: whether the
+    second can be handed it."""
+
+    forwards: tuple[int | None, ...]
+    depends: tuple[Depends, ...]
+    may_be_added: tuple[bool, ...]
+
+
+# What a loop would compute in each iteration, if it is not made once.
+_DEAR = frozenset(
+    ("cond", "conv_general_dilated", "dot_general", "ragged_dot_general", "scan", "sort")
+)
+
+
+def made_again(
+    first: Any, second: Any, residuals: tuple[tuple[int, int], ...], given: Given | None = None
+) -> Parts | None:
     """(%r = weight; return %y, %r), (f %r, %t)  -->  (return %y), (%r = weight; f %r, %t)
 
     residuals: numbers of results of `first`, each with that of the operand of `second` that it is.
+    given: of a body of a loop, some of whose arguments are slices of weights: these go to the
+        second part, instead of what is computed of them. None where any argument may be anything.
     None where there is nothing to move.
     """
     jaxpr, later = opened(first), opened(second)
     if any(map(_is_of_operand, later.effects)):
         return None
-    depends = results_of(jaxpr, of_arguments(jaxpr))
+    depends = results_of(jaxpr, given.depends if given else of_arguments(jaxpr))
     moved = {
         result: operand
         for result, operand in residuals
@@ -54,15 +84,36 @@ def made_again(first: Any, second: Any, residuals: tuple[tuple[int, int], ...]) 
         return None
     which = [number in moved for number in range(len(depends))]
     made, needed = dead_code_eliminated(jaxpr, which)
-    if any(needed):
-        return None
+    read = [number for number, is_needed in enumerate(needed) if is_needed]
+    if read and not (given and _may_be_handed_on(made, read, given)):
+        return made_again(first, second, residuals) if given else None
+    forwards = given.forwards if given else ()
+    known = {at: v for at, v in zip(forwards, later.invars, strict=False) if at is not None}
+    added = [at for at in read if at not in known]
+    known |= {at: Var(jaxpr.invars[at].aval) for at in added}
+    operands = list(later.invars)
+    operands[len(forwards) : len(forwards)] = [known[at] for at in added]
+    inner: dict[Any, Any] = {each: Var(each.aval) for each in made.constvars}
+    constants = [*inner.values(), *later.constvars]
+    inner |= dict(zip(made.invars, (known[at] for at in read), strict=True))
+    equations = copied(made.eqns, inner)
+    results = [later.invars[moved[number]] for number in sorted(moved)]
+    renamed = {v: inner[result] for v, result in zip(results, made.outvars, strict=True)}
+    changed = Jaxpr(
+        constants,
+        [v for v in operands if v not in renamed],
+        [replaced(v, renamed) for v in later.outvars],
+        [*equations, *(with_operands(each, renamed) for each in later.eqns)],
+        {*later.effects, *made.effects},
+        later.debug_info.with_unknown_names(),
+    )
     kept, _ = dead_code_eliminated(jaxpr, [not each for each in which], keep_inputs=True)
-    operands = [later.invars[moved[number]] for number in sorted(moved)]
     return Parts(
         ClosedJaxpr(kept, first.consts),
-        _with(later, second.consts, made, first.consts, operands),
+        ClosedJaxpr(changed, [*first.consts, *second.consts]),
         frozenset(moved),
         frozenset(moved.values()),
+        tuple(added),
     )
 
 
@@ -71,27 +122,18 @@ def _is_of_operand(effect: Any) -> bool:
     return hasattr(effect, "input_index") or hasattr(effect, "input")
 
 
-def _with(
-    later: Any,
-    consts: Sequence[Any],
-    made: Any,
-    consts_made: Sequence[Any],
-    operands: Sequence[Any],
-) -> Any:
-    """`later`, which makes itself those of its operands."""
-    inner: dict[Any, Any] = {each: Var(each.aval) for each in made.constvars}
-    constants = [*inner.values(), *later.constvars]
-    equations = copied(made.eqns, inner)
-    renamed = {v: inner[result] for v, result in zip(operands, made.outvars, strict=True)}
-    jaxpr = Jaxpr(
-        constants,
-        [v for v in later.invars if v not in renamed],
-        [replaced(v, renamed) for v in later.outvars],
-        [*equations, *(with_operands(each, renamed) for each in later.eqns)],
-        {*later.effects, *made.effects},
-        later.debug_info.with_unknown_names(),
+def _may_be_handed_on(made: Any, read: Sequence[int], given: Given) -> bool:
+    """Arguments of a loop's body, where computing of them is as cheap as reading."""
+    if not all(given.may_be_added[at] or at in given.forwards for at in read):
+        return False
+    return not _is_dear(made)
+
+
+def _is_dear(jaxpr: Any) -> bool:
+    return any(
+        jax_name(each.primitive) in _DEAR or any(map(_is_dear, jaxprs_in(each.params)))
+        for each in jaxpr.eqns
     )
-    return ClosedJaxpr(jaxpr, [*consts_made, *consts])
 
 
 def copied(equations: Iterable[Any], renamed: dict[Any, Any]) -> list[Any]:

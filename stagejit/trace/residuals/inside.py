@@ -9,6 +9,7 @@ so weights among them do depend on an argument, until each branch has its own.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
@@ -36,27 +37,37 @@ _CHEAP = frozenset(
 )  # fmt: skip
 
 
+# What the operands of a loop depend on, by its body, of which no other loop has this object.
+_given: weakref.WeakKeyDictionary[Any, tuple[Depends, ...]] = weakref.WeakKeyDictionary()
+
+
+def given_to(closed: Any) -> tuple[Depends, ...] | None:
+    """What the arguments of a loop's body depend on, where some are weights or slices of them."""
+    return _given.get(closed)
+
+
 def with_weights_inside(closed: Any) -> Any:
     """cond %p (%w = weight) (branch: f %w)  -->  cond %p (branch: %w = weight; f %w)
 
-    The jaxpr itself where it has no such branch.
+    The jaxpr itself where it has neither branches nor loops that read weights. Of loops it is noted
+    what their bodies are given, see `given_to`.
     """
-    jaxpr = opened(closed)
-    if not (_has_branches(jaxpr) and has_weights(jaxpr)):
+    jaxpr, given = opened(closed), given_to(closed)
+    if not (_has_bodies(jaxpr) and (given or has_weights(jaxpr))):
         return closed
-    return ClosedJaxpr(_changed(jaxpr), closed.consts)
+    return ClosedJaxpr(_changed(jaxpr, given or of_arguments(jaxpr)), closed.consts)
 
 
-def _has_branches(jaxpr: Any) -> bool:
+def _has_bodies(jaxpr: Any) -> bool:
     return any(
-        jax_name(equation.primitive) == "cond"
-        or any(map(_has_branches, jaxprs_in(equation.params)))
-        for equation in jaxpr.eqns
+        jax_name(each.primitive) in ("cond", "scan")
+        or any(map(_has_bodies, jaxprs_in(each.params)))
+        for each in jaxpr.eqns
     )
 
 
-def _changed(jaxpr: Any) -> Any:
-    values = Values(jaxpr, of_arguments(jaxpr))
+def _changed(jaxpr: Any, given: Sequence[Depends]) -> Any:
+    values = Values(jaxpr, given)
     return jaxpr.replace(eqns=[_equation(each, values) for each in jaxpr.eqns])
 
 
@@ -66,22 +77,34 @@ def _equation(equation: Any, values: Values) -> Any:
     if name == "cond":
         operands = equation.invars[1:]
         params["branches"] = tuple(_body(b, operands, values) for b in params["branches"])
-    elif (name in CALLS or name == "scan") and any(map(_has_branches, jaxprs_in(params))):
-        parameter, operands = CALLS.get(name, "jaxpr"), equation.invars
-        if name == "scan":
-            operands = operands[: scan_counts(params, len(operands))[0]]
-        params[parameter] = _body(params[parameter], operands, values)
+    elif name == "scan":
+        depends = [values.of(each) for each in equation.invars]
+        if Depends.ON_WEIGHTS not in depends:
+            return equation
+        constants, carries = scan_counts(params, len(depends))
+        depends[constants : constants + carries] = [Depends.ON_ARGUMENTS] * carries
+        operands = equation.invars[:constants]
+        body = params["jaxpr"] = _body(params["jaxpr"], operands, values, depends)
+        _given[body] = tuple(depends)
+    elif name in CALLS and any(map(_has_bodies, jaxprs_in(params))):
+        params[CALLS[name]] = _body(params[CALLS[name]], equation.invars, values)
     else:
         return equation
     return equation.replace(params=params)
 
 
-def _body(body: Any, operands: Sequence[Any], values: Values) -> Any:
-    """One that makes itself those of its first operands that are of weights."""
+def _body(
+    body: Any, operands: Sequence[Any], values: Values, given: Sequence[Depends] | None = None
+) -> Any:
+    """One that makes itself those of its first operands that are of weights, where it has branches
+    or loops that read them."""
     jaxpr = opened(body)
+    if given is not None and not _has_bodies(jaxpr):
+        return ClosedJaxpr(jaxpr.replace(), body.consts)
     made, equations = dict[Any, Any](), list[Any]()
+    read = {v for each in jaxpr.eqns for v in each.invars if not isinstance(v, Literal)}
     for inner, outer in zip(jaxpr.invars, operands, strict=False):
-        origin = _origin(outer, values)
+        origin = _origin(outer, values) if inner in read else None
         if origin is not None:
             renamed = dict[Any, Any]()
             equations += copied(origin, renamed)
@@ -94,7 +117,7 @@ def _body(body: Any, operands: Sequence[Any], values: Values) -> Any:
         jaxpr.effects,
         jaxpr.debug_info,
     )
-    changed = _changed(changed)
+    changed = _changed(changed, given or of_arguments(changed))
     return ClosedJaxpr(changed, body.consts) if body is not jaxpr or body.consts else changed
 
 

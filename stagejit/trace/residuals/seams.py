@@ -24,9 +24,9 @@ from typing import Any
 from jax.extend.core.primitives import jit_p
 
 from stagejit.compat import Literal, flattree
-from stagejit.trace.residuals.again import made_again
+from stagejit.trace.residuals.again import Given, made_again
 from stagejit.trace.residuals.alone import has_weights, opened
-from stagejit.trace.residuals.inside import with_weights_inside
+from stagejit.trace.residuals.inside import given_to, with_weights_inside
 from stagejit.trace.weights import weight_p
 
 try:
@@ -88,7 +88,7 @@ def install() -> None:
 
 
 def _has_weights(closed: Any) -> bool:
-    return has_weights(opened(closed))
+    return given_to(closed) is not None or has_weights(opened(closed))
 
 
 def _remembered(function: Any) -> Any:
@@ -106,12 +106,13 @@ def _replace_linearize(ours: Any, inside: Any, split: Any) -> None:
             return original(jaxpr, nonzeros, instantiate, allow_fwds, is_vjp=is_vjp)
         found = original(inside(jaxpr), nonzeros, instantiate, allow_fwds, is_vjp=is_vjp)
         first, results, nonzero, forwards, second = found
-        at = len(opened(jaxpr).outvars)
-        parts = split(first, second, _residuals(at, forwards))
+        at, constants = len(opened(jaxpr).outvars), len(jaxpr.consts)
+        given = _given(jaxpr, forwards, constants, allow_fwds)
+        parts = split(first, second, _residuals(at, forwards), given)
         if parts is None:
             return found
-        kept = _without(results, at, parts.moved), nonzero, _others(forwards, parts.taken)
-        return parts.first, *kept, parts.second
+        forwards = _others(forwards, parts.taken) + [constants + each for each in parts.added]
+        return parts.first, _without(results, at, parts.moved), nonzero, forwards, parts.second
 
     ad.linearize_jaxpr = linearize_jaxpr
 
@@ -138,6 +139,16 @@ def _replace_partial_eval(ours: Any, inside: Any, split: Any) -> None:
 
     partial_eval.partial_eval_jaxpr_nounits_fwd = partial_eval_jaxpr_nounits_fwd
     partial_eval.partial_eval_jaxpr_nounits = partial_eval_jaxpr_nounits
+
+
+def _given(jaxpr: Any, forwards: Sequence[Any], constants: int, allowed: Any) -> Given | None:
+    """constants: how many constants JAX counts among arguments that are forwarded, before them."""
+    depends = given_to(jaxpr)
+    if depends is None:
+        return None
+    known = [None if each is None or each < constants else each - constants for each in forwards]
+    may = [allowed] * len(depends) if isinstance(allowed, bool) else allowed[constants:]
+    return Given(tuple(known), depends, tuple(may))
 
 
 def _residuals(at: int, forwards: Sequence[Any]) -> tuple[tuple[int, int], ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -11,7 +12,8 @@ import numpy as np
 from jax.extend.core import jaxpr_as_fun
 
 import stagejit.runtime.bound  # noqa: F401  (which lowers weights for XLA)
-from stagejit.trace.residuals.again import Parts, made_again
+from stagejit.trace.residuals.again import Given, Parts, made_again
+from stagejit.trace.residuals.alone import Depends
 from stagejit.trace.weights import Budget, Weight, weight_p
 
 N = 4
@@ -89,3 +91,55 @@ def test_nothing_moves_where_effects_go_by_the_numbers_of_operands() -> None:
     reading = jax.make_jaxpr(second)(SHAPE, jax.new_ref(X))
     assert reading.effects
     assert made_again(made, reading, ((1, 0),)) is None
+
+
+# -- bodies of loops ------------------------------------------------------------------------------
+
+SLICES = Given((None, None, 0), (Depends.ON_ARGUMENTS, Depends.ON_WEIGHTS), (False, True))
+
+
+def body(x: Any, w: Any) -> Any:
+    """Hands on what is computed of the slice of a weight."""
+    return x @ (2 * w), jnp.cos(x), (2 * w).T
+
+
+def rest(cos: Any, made: Any, x: Any, t: Any) -> Any:
+    return ((t * cos) @ made) + x
+
+
+def split_body(first: Callable[..., Any], given: Given | None) -> Parts | None:
+    made = jax.make_jaxpr(first)(SHAPE, SHAPE)
+    return made_again(made, jax.make_jaxpr(rest)(*[SHAPE] * 4), ((1, 0), (2, 1)), given)
+
+
+def test_a_body_hands_on_slices_of_weights_instead_of_what_it_computes_of_them() -> None:
+    parts = split_body(body, SLICES)
+    assert parts is not None
+    assert (parts.moved, parts.taken, parts.added) == (frozenset({2}), frozenset({1}), (1,))
+    product, cos = jaxpr_as_fun(parts.first)(X, X + 1)
+    np.testing.assert_array_equal(product, body(X, X + 1)[0])
+    (found,) = jaxpr_as_fun(parts.second)(cos, X, X + 1, X.T)
+    np.testing.assert_array_equal(found, rest(cos, body(X, X + 1)[2], X, X.T))
+
+
+def test_a_slice_that_is_handed_on_anyway_is_handed_on_once() -> None:
+    forwarded = replace(SLICES, forwards=(None, None, 1), may_be_added=(False, False))
+    parts = split_body(body, forwarded)
+    assert parts is not None
+    assert (parts.taken, parts.added) == (frozenset({1}), ())
+    (found,) = jaxpr_as_fun(parts.second)(jnp.cos(X), X + 1, X.T)
+    np.testing.assert_array_equal(found, rest(jnp.cos(X), body(X, X + 1)[2], X + 1, X.T))
+
+
+def squared(x: Any, w: Any) -> Any:
+    return x, x, w @ w
+
+
+def test_a_body_hands_on_what_it_would_compute_again_in_each_iteration() -> None:
+    assert split_body(squared, SLICES) is None
+    assert split_body(jax.jit(squared), SLICES) is None
+
+
+def test_a_body_hands_on_what_it_computes_where_slices_may_not_go() -> None:
+    assert split_body(body, replace(SLICES, may_be_added=(True, False))) is None
+    assert split_body(body, None) is None

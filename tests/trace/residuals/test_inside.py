@@ -13,7 +13,7 @@ from jax import lax
 from jax.extend.core import jaxpr_as_fun
 
 import stagejit.runtime.bound  # noqa: F401  (which lowers weights for XLA)
-from stagejit.trace.residuals.inside import with_weights_inside
+from stagejit.trace.residuals.inside import given_to, with_weights_inside
 from stagejit.trace.weights import Budget, Weight, weight_p
 
 N = 4
@@ -100,3 +100,53 @@ def test_branches_get_what_is_computed_outside(function: Callable[[Any], Any]) -
 def test_other_programs_stay_what_they_are(function: Callable[[Any], Any]) -> None:
     before, after = changed(function)
     assert after is before
+
+
+# -- loops ----------------------------------------------------------------------------------------
+
+
+def layers(x: Any) -> Any:
+    def layer(x: Any, read: Any) -> Any:
+        w, bias, b = read
+        return x * w + bias + b, None
+
+    wide = weight() * x[0, 0]
+    return lax.scan(lambda x, read: layer(x + wide, read), x, (weight(), wide, X))[0]
+
+
+def given(closed: Any) -> list[list[str]]:
+    """For each loop."""
+    loops = [each for each in closed.jaxpr.eqns if each.primitive.name == "scan"]
+    return [[each.name for each in given_to(loop.params["jaxpr"]) or ()] for loop in loops]
+
+
+def test_it_is_known_which_operands_of_a_loop_are_weights() -> None:
+    before, after = changed(lambda x: (layers(x), layers(x * 2)))
+    constant, carry, slices = "ON_ARGUMENTS", "ON_ARGUMENTS", ["ON_WEIGHTS", "ON_ARGUMENTS"]
+    assert given(after) == [[constant, carry, *slices, "ON_NOTHING"]] * 2
+    assert given(before) == [[], []]
+
+
+def test_a_body_of_several_loops_is_known_by_each() -> None:
+    def two(x: Any) -> Any:
+        def body(x: Any, w: Any) -> Any:
+            return x @ w, None
+
+        made = weight()[None]
+        return lax.scan(body, x, made)[0], lax.scan(body, x, x[None])[0]
+
+    _, after = changed(two)
+    assert given(after) == [["ON_ARGUMENTS", "ON_WEIGHTS"], []]
+
+
+def test_loops_in_loops_are_known_by_what_the_outer_one_is_given() -> None:
+    def outer(x: Any) -> Any:
+        def step(x: Any, w: Any) -> Any:
+            return lax.scan(lambda x, row: (x + row, None), x, w)[0], None
+
+        return lax.scan(step, x, weight()[None])[0]
+
+    _, after = changed(outer)
+    (loop,) = (each for each in after.jaxpr.eqns if each.primitive.name == "scan")
+    body = with_weights_inside(loop.params["jaxpr"])
+    assert given(body) == [["ON_ARGUMENTS", "ON_WEIGHTS"]]
