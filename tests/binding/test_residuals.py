@@ -42,6 +42,11 @@ def layers(p: Any, x: Any) -> Any:
     return lax.scan(layer, x, (p["la"], p["lc"]))[0]
 
 
+def transposed_layers(p: Any, x: Any) -> Any:
+    layer = lambda x, w: (x + jnp.tanh(x @ w[1].T) @ w[0].T, None)  # noqa: E731
+    return lax.scan(layer, x, (p["la"], p["lc"]))[0]
+
+
 def scaled_layers(p: Any, x: Any) -> Any:
     def layer(x: Any, w: Any) -> Any:
         return x + jnp.tanh(x @ (w[0] * jnp.exp(p["g"]))) @ w[1], None
@@ -94,8 +99,8 @@ def low_rank(p: Any, x: Any) -> Any:
     return jnp.sin(x @ (p["a"] + p["q"] @ p["q"].T @ p["a"]))
 
 
-NETS = [mlp, derived, layers, scaled_layers, branches, picked, counted, custom, checkpointed,
-        nested, embedded, low_rank]  # fmt: skip
+NETS = [mlp, derived, layers, transposed_layers, scaled_layers, branches, picked, counted, custom,
+        checkpointed, nested, embedded, low_rank]  # fmt: skip
 
 
 def loss(f: Any) -> Any:
@@ -186,7 +191,8 @@ def test_no_program_returns_weights(net: Net) -> None:
 CASES = [
     (mlp, "jit grad"), (derived, "vjp"), (layers, "jit grad"), (branches, "jit grad"),
     (picked, "grad vmap"), (checkpointed, "linearize"), (nested, "of scan"), (embedded, "saved"),
-    (custom, "checkpoint"), (low_rank, "vjp out of jit"), (counted, "of branch"),
+    (custom, "checkpoint"), (transposed_layers, "of scan"), (transposed_layers, "hessian"),
+    (low_rank, "vjp out of jit"), (counted, "of branch"),
 ]  # fmt: skip
 
 

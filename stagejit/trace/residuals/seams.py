@@ -17,6 +17,7 @@ jaxpr; so what is made of them is remembered here in the same way.
 from __future__ import annotations
 
 import inspect
+import itertools
 from collections.abc import Collection, Sequence
 from functools import cache
 from typing import Any
@@ -24,7 +25,7 @@ from typing import Any
 from jax.extend.core.primitives import jit_p
 
 from stagejit.compat import Literal, flattree
-from stagejit.trace.residuals.again import Given, made_again
+from stagejit.trace.residuals.again import Given, Parts, made_again
 from stagejit.trace.residuals.alone import has_weights, opened
 from stagejit.trace.residuals.inside import given_to, with_weights_inside
 from stagejit.trace.weights import weight_p
@@ -106,13 +107,13 @@ def _replace_linearize(ours: Any, inside: Any, split: Any) -> None:
             return original(jaxpr, nonzeros, instantiate, allow_fwds, is_vjp=is_vjp)
         found = original(inside(jaxpr), nonzeros, instantiate, allow_fwds, is_vjp=is_vjp)
         first, results, nonzero, forwards, second = found
-        at, constants = len(opened(jaxpr).outvars), len(jaxpr.consts)
-        given = _given(jaxpr, forwards, constants, allow_fwds)
+        at = len(opened(jaxpr).outvars)
+        given = _given(jaxpr, [True] * len(opened(jaxpr).invars), forwards, allow_fwds)
         parts = split(first, second, _residuals(at, forwards), given)
         if parts is None:
             return found
-        forwards = _others(forwards, parts.taken) + [constants + each for each in parts.added]
-        return parts.first, _without(results, at, parts.moved), nonzero, forwards, parts.second
+        results = _without(results, at, parts.moved)
+        return parts.first, results, nonzero, _forwards(jaxpr, forwards, parts), parts.second
 
     ad.linearize_jaxpr = linearize_jaxpr
 
@@ -128,11 +129,12 @@ def _replace_partial_eval(ours: Any, inside: Any, split: Any) -> None:
         found = original(inside(jaxpr), unknowns, instantiate, fwd)
         first, second, unknown, avals, forwards = found
         at = len(unknown) - sum(unknown)
-        parts = split(first, second, _residuals(at, forwards))
+        given = _given(jaxpr, [not each for each in unknowns], forwards, fwd)
+        parts = split(first, second, _residuals(at, forwards), given)
         if parts is None:
             return found
-        kept = _others(avals, {each - at for each in parts.moved}), _others(forwards, parts.taken)
-        return parts.first, parts.second, unknown, *kept
+        avals = _others(avals, {each - at for each in parts.moved})
+        return parts.first, parts.second, unknown, avals, _forwards(jaxpr, forwards, parts)
 
     def partial_eval_jaxpr_nounits(jaxpr: Any, unknowns: Any, instantiate: Any) -> Any:
         return partial_eval_jaxpr_nounits_fwd(jaxpr, unknowns, instantiate, False)[:-1]
@@ -141,14 +143,26 @@ def _replace_partial_eval(ours: Any, inside: Any, split: Any) -> None:
     partial_eval.partial_eval_jaxpr_nounits = partial_eval_jaxpr_nounits
 
 
-def _given(jaxpr: Any, forwards: Sequence[Any], constants: int, allowed: Any) -> Given | None:
-    """constants: how many constants JAX counts among arguments that are forwarded, before them."""
+def _given(
+    jaxpr: Any, known: Sequence[bool], forwards: Sequence[int | None], may: Any
+) -> Given | None:
+    """Of the arguments of the first part: those that are known. may: whether each of all, or any,
+    can be forwarded. forwards: by JAX's numbers, which begin with constants."""
     depends = given_to(jaxpr)
     if depends is None:
         return None
-    known = [None if each is None or each < constants else each - constants for each in forwards]
-    may = [allowed] * len(depends) if isinstance(allowed, bool) else allowed[constants:]
-    return Given(tuple(known), depends, tuple(may))
+    constants = len(jaxpr.consts)
+    may = [may] * len(known) if isinstance(may, bool) else may[len(may) - len(known) :]
+    return Given(
+        tuple(None if at is None or at < constants else at - constants for at in forwards),
+        tuple(itertools.compress(depends, known)),
+        tuple(itertools.compress(may, known)),
+    )
+
+
+def _forwards(jaxpr: Any, forwards: Sequence[int | None], parts: Parts) -> list[int | None]:
+    """Of the residuals that the second part takes then."""
+    return _others(forwards, parts.taken) + [len(jaxpr.consts) + at for at in parts.added]
 
 
 def _residuals(at: int, forwards: Sequence[Any]) -> tuple[tuple[int, int], ...]:
