@@ -151,6 +151,11 @@ def _kept(weights: Sequence[Weight]) -> Iterator[Source]:
                 yield source
 
 
+def is_kept_alone(weight: Weight) -> bool:
+    """Whether other programs keep it, or what is made of it and no other weight."""
+    return any(True for _ in _kept((weight,)))
+
+
 def views_kept(made: Made) -> Views | None:
     """As which views of it other programs keep something; None if none do."""
     kept = (other for other in _kept(made.weights) if isinstance(other, Made))

@@ -1,4 +1,4 @@
-"""Branches that make themselves what they read of weights.
+"""Branches that make themselves what they read of weights, and loops of which that is known.
 
 Input: a jaxpr before JAX differentiates it. Output: one that computes the same. Invariant: loops,
 branches and calls have the operands that they had; some are not read any more.
