@@ -23,6 +23,7 @@ Net = Callable[[Any, Any], Any]
 def shapes() -> dict[str, Any]:
     made = {"a": array(N, H), "c": array(H, N, seed=1), "g": array(H, seed=2), "q": array(N, 4)}
     layers = {"la": array(3, N, H, seed=3), "lc": array(3, H, N, seed=4)}
+    layers["lg"] = array(3, H, seed=5)
     return {name: jnp.asarray(0.2 * value) for name, value in (made | layers).items()}
 
 
@@ -52,6 +53,14 @@ def scaled_layers(p: Any, x: Any) -> Any:
         return x + jnp.tanh(x @ (w[0] * jnp.exp(p["g"]))) @ w[1], None
 
     return lax.scan(layer, x, (p["la"], p["lc"]))[0]
+
+
+def layers_read_twice(p: Any, x: Any) -> Any:
+    def layer(x: Any, w: Any) -> Any:
+        made = w[0] * jnp.exp(w[1])
+        return x + jnp.tanh(x @ made) @ made.T, None
+
+    return lax.scan(layer, x, (p["la"], p["lg"]))[0]
 
 
 def branches(p: Any, x: Any) -> Any:
@@ -99,8 +108,8 @@ def low_rank(p: Any, x: Any) -> Any:
     return jnp.sin(x @ (p["a"] + p["q"] @ p["q"].T @ p["a"]))
 
 
-NETS = [mlp, derived, layers, transposed_layers, scaled_layers, branches, picked, counted, custom,
-        checkpointed, nested, embedded, low_rank]  # fmt: skip
+NETS = [mlp, derived, layers, transposed_layers, scaled_layers, layers_read_twice,
+        branches, picked, counted, custom, checkpointed, nested, embedded, low_rank]  # fmt: skip
 
 
 def loss(f: Any) -> Any:
@@ -192,6 +201,7 @@ CASES = [
     (mlp, "jit grad"), (derived, "vjp"), (layers, "jit grad"), (branches, "jit grad"),
     (picked, "grad vmap"), (checkpointed, "linearize"), (nested, "of scan"), (embedded, "saved"),
     (custom, "checkpoint"), (transposed_layers, "of scan"), (transposed_layers, "hessian"),
+    (layers_read_twice, "jit grad"), (layers_read_twice, "of scan"),
     (low_rank, "vjp out of jit"), (counted, "of branch"),
 ]  # fmt: skip
 
