@@ -151,8 +151,15 @@ def _kept(weights: Sequence[Weight]) -> Iterator[Source]:
                 yield source
 
 
-def is_kept_alone(weight: Weight) -> bool:
-    """Whether other programs keep it, or what is made of it and no other weight."""
+def is_kept_alone(weight: Weight, others: Sequence[Weight]) -> bool:
+    """Whether other programs keep it, or what is made of it and no other weight, and none keeps
+    what is made of it and `others`."""
+    wanted = {each.content for each in (weight, *others)}
+    for each in (weight, *others):
+        for table, first in readers_of(each.content):
+            for source in table.sources_of(first):
+                if isinstance(source, Made) and {w.content for w in source.weights} == wanted:
+                    return False
     return any(True for _ in _kept((weight,)))
 
 

@@ -188,11 +188,12 @@ def _is_read_otherwise(graph: Graph, product: Op, weights: Value, factor: Value)
 def _others_read(graph: Graph, weights: Value, factor: Value) -> bool:
     """Whether another program, as the forward part of a gradient, keeps the weight as it is, and
     this one would keep the product of it and another weight."""
-    (of, *more), factors = weights_behind(graph, weights), weights_behind(graph, factor)
-    weight = graph.weights.get(of) or graph.sliced.get(of)
-    if more or weight is None or set(factors) <= {of}:
+    of, factors = weights_behind(graph, weights), weights_behind(graph, factor)
+    both = [graph.weights.get(x) or graph.sliced.get(x) for x in dict.fromkeys((*of, *factors))]
+    known = [weight for weight in both if weight is not None]
+    if len(of) != 1 or len(known) < len(both) or len(both) == 1:
         return False
-    return is_kept_alone(weight)
+    return is_kept_alone(known[0], known[1:])
 
 
 def _is_made(graph: Graph, op: Op) -> bool:
