@@ -328,7 +328,8 @@ def test_a_weight_is_not_kept_twice_for_programs_with_and_without_a_factor(of: s
     assert (what in reasons) == (of == "other weights")
     if of == "other weights":
         assert bound.memory_analysis()["kept_nbytes"] <= 1.2 * (w.nbytes + s.nbytes)
-    first = stagejit.bind(f, {"w": w + 1, "s": s}, static_argnums=1)
+    others = {"w": w + 1, "s": s}
+    first = stagejit.bind(f, others, static_argnums=1)
     first(x, True)
     first(x, False)  # both are there now, and another program with the factor costs nothing
     assert what not in [d.reason for d in first.plan(x, True).decisions]
