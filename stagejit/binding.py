@@ -26,14 +26,11 @@ from stagejit.errors import OptionsError
 from stagejit.options import Options
 from stagejit.runtime.cpu import snapshots
 from stagejit.runtime.waiting import wait_for_calls
-from stagejit.trace.residuals import seams
 from stagejit.trace.weights import Budget, Forms, Reading, Weight, changing, tables_of, weight_p
 
 if TYPE_CHECKING:
     from stagejit.inspect.explain import Explanation
     from stagejit.stages import Traced
-
-seams.install()
 
 Form = Literal["bf16", "int8", "int4"]
 BUDGET_MS = 60_000.0

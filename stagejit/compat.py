@@ -1,8 +1,7 @@
 """Everything that stagejit takes from JAX's internals, in one place, each with its reason.
 
 Input: JAX objects (equations, abstract values, tracebacks). Output: plain Python and our own types.
-Invariant: checked against jax 0.10 and 0.12; nothing else in the package imports `jax._src` but the
-two modules `seams`, which replace functions of JAX's.
+Invariant: checked against jax 0.10 and 0.12; nothing else in the package imports `jax._src`.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ Jaxpr = jex_core.Jaxpr
 
 _INTEGERS = frozenset({int})
 _has_trees = importlib.util.find_spec("jax._src.flattree") is not None
-flattree: Any = importlib.import_module("jax._src.flattree") if _has_trees else None
+_flattree: Any = importlib.import_module("jax._src.flattree") if _has_trees else None
 
 
 def trace_context() -> Any:
@@ -326,19 +325,10 @@ def with_constant(params: Mapping[str, Any], operands: int) -> dict[str, Any]:
     (at, _), found = scan_counts(params, operands), dict(params)
     if "ft_in" in params:
         _, *others = params["ft_in"].unpack()
-        return found | {"ft_in": flattree.pack((flattree.nones(at + 1), *others))}
+        return found | {"ft_in": _flattree.pack((_flattree.nones(at + 1), *others))}
     if "linear" in params:
         found["linear"] = (*params["linear"][:at], False, *params["linear"][at:])
     return found | {"num_consts": at + 1}
-
-
-def dead_code_eliminated(
-    jaxpr: Any, used: Sequence[bool], *, keep_inputs: bool = False
-) -> tuple[Any, list[bool]]:
-    """The jaxpr that returns those results, and which of the inputs it needs. JAX publishes no such
-    function, and each of its primitives knows what it may leave out."""
-    found = partial_eval.dce_jaxpr(jaxpr, list(used), keep_inputs)
-    return cast(tuple[Any, list[bool]], found)
 
 
 def remembered_weakly(kind: type) -> type:

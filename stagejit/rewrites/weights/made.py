@@ -151,18 +151,6 @@ def _kept(weights: Sequence[Weight]) -> Iterator[Source]:
                 yield source
 
 
-def is_kept_alone(weight: Weight, others: Sequence[Weight]) -> bool:
-    """Whether other programs keep it, or what is made of it and no other weight, and none keeps
-    what is made of it and `others`."""
-    wanted = {each.content for each in (weight, *others)}
-    for each in (weight, *others):
-        for table, first in readers_of(each.content):
-            for source in table.sources_of(first):
-                if isinstance(source, Made) and {w.content for w in source.weights} == wanted:
-                    return False
-    return any(True for _ in _kept((weight,)))
-
-
 def views_kept(made: Made) -> Views | None:
     """As which views of it other programs keep something; None if none do."""
     kept = (other for other in _kept(made.weights) if isinstance(other, Made))

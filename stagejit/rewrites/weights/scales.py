@@ -36,7 +36,7 @@ from stagejit.rewrites.weights.behind import (
     is_widened,
     weights_behind,
 )
-from stagejit.rewrites.weights.made import base_of, is_kept_alone
+from stagejit.rewrites.weights.made import base_of
 from stagejit.types import f16
 
 NAME = "scale-weights"
@@ -122,10 +122,6 @@ def _with_weights(graph: Graph, op: Op, product: Op, factor: Value) -> Outcome:
     known = [axis for axis in own if axis is not None]
     if known != sorted(known):
         return declined("the weights have these axes in another order")
-    if _others_read(graph, weights, source):
-        return declined(
-            "another program reads the weights without the factor: there would be two copies"
-        )
     wide = build(graph, "broadcast", [source], shape=weights.shape, axes=tuple(known))
     operands = list(product.operands)
     operands[at] = _applied(graph, op, weights, wide)
@@ -183,17 +179,6 @@ def _is_read_otherwise(graph: Graph, product: Op, weights: Value, factor: Value)
             elif user is not product and not _is_made(graph, user):
                 return True
     return False
-
-
-def _others_read(graph: Graph, weights: Value, factor: Value) -> bool:
-    """Whether another program, as the forward part of a gradient, keeps the weight as it is, and
-    this one would keep the product of it and another weight."""
-    of, factors = weights_behind(graph, weights), weights_behind(graph, factor)
-    both = [graph.weights.get(x) or graph.sliced.get(x) for x in dict.fromkeys((*of, *factors))]
-    known = [weight for weight in both if weight is not None]
-    if len(of) != 1 or len(known) < len(both) or len(both) == 1:
-        return False
-    return is_kept_alone(known[0], known[1:])
 
 
 def _is_made(graph: Graph, op: Op) -> bool:

@@ -13,7 +13,6 @@ from jax import lax
 
 import stagejit
 from stagejit.rewrites.weights.scales import NAME, RULES, scaled_product
-from tests.randomness import RNG
 from tests.rewrites.text_in_out import reasons, rewritten
 
 
@@ -308,28 +307,3 @@ def test_shifts_of_any_number() -> None:
     text = f"%3: f32[4,16] = map sub %2, %0\n{adds}\n%1500: f32[4,16] = map mul %1499, %1\n"
     made = rewritten(scaled_product, product(f"{text}return %1500"))
     assert "map mul %w, %2\n" in made
-
-
-@pytest.mark.parametrize("of", ["other weights", "itself"])
-def test_a_weight_is_not_kept_twice_for_programs_with_and_without_a_factor(of: str) -> None:
-    w, s, x = (jnp.asarray(RNG.normal(size=n).astype(np.float32)) for n in ((96, 80), 80, (40, 96)))
-
-    def f(p: Any, x: Any, scaled: Any) -> Any:
-        if not scaled:
-            return x @ p["w"]
-        return (x @ p["w"]) * jnp.exp(p["s"] if of == "other weights" else p["w"].mean(0))
-
-    params = {"w": w, "s": s}
-    bound = stagejit.bind(f, params, static_argnums=1)
-    bound(x, False)
-    np.testing.assert_allclose(bound(x, True), f(params, x, True), rtol=1e-4, atol=1e-4)
-    reasons = [d.reason for d in bound.plan(x, True).decisions if d.rewrite == "scale-weights"]
-    what = "another program reads the weights without the factor: there would be two copies"
-    assert (what in reasons) == (of == "other weights")
-    if of == "other weights":
-        assert bound.memory_analysis()["kept_nbytes"] <= 1.2 * (w.nbytes + s.nbytes)
-    others = {"w": w + 1, "s": s}
-    first = stagejit.bind(f, others, static_argnums=1)
-    first(x, True)
-    first(x, False)  # both are there now, and another program with the factor costs nothing
-    assert what not in [d.reason for d in first.plan(x, True).decisions]
