@@ -32,7 +32,7 @@ from stagejit.rewrites.driving.comparison import (
     random_elements,
     rounding,
 )
-from stagejit.schedule.memory.host import new_memory
+from stagejit.schedule.memory.host import aligned_copy
 from stagejit.types import DType
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -86,7 +86,7 @@ def _require_stored(
 ) -> None:
     outputs = [at for at in range(len(part.outputs)) for _ in written(part, at)]
     memory = [_memory_of(part, at, inputs) for at in range(len(part.outputs))]
-    known = {value: _aligned(array) for value, array in inputs.items()}
+    known = {value: aligned_copy(array) for value, array in inputs.items()}
     known |= {store.into: memory[at] for store, at in zip(region.stores, outputs, strict=True)}
     given = [_stored(known[arg.value].reshape(-1)[arg.offset :]) for arg in kernel.args]
     try:
@@ -107,14 +107,7 @@ def _require_stored(
 def _memory_of(part: Graph, output: int, inputs: Mapping[Value, Array]) -> Array:
     """What is there before the kernel runs."""
     into, type = destination(part, output), part.outputs[output].type
-    return _aligned(np.zeros(type.shape, type.dtype.numpy) if into is None else inputs[into])
-
-
-def _aligned(array: Array) -> Array:
-    """A copy that begins where arguments of programs do."""
-    made: Array = new_memory(array.nbytes).view(array.dtype).reshape(array.shape)
-    made[...] = array
-    return made
+    return aligned_copy(np.zeros(type.shape, type.dtype.numpy) if into is None else inputs[into])
 
 
 def _near(made: Array, declared: Array, ideal: Array, inputs: Sequence[Array]) -> Array:

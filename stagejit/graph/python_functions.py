@@ -6,13 +6,6 @@ function. Invariant: a number stands for nothing else, in this process or in ano
 Note [Who keeps a callback]: the number in the attribute is an int that holds the function, and the
 graph, the host program and the loaded program hold the attribute; the table of numbers holds
 nothing. So a function lives as long as code that can call it.
-
-Note [Who waits for a copy]: a thread of XLA's pool may call, and all of its threads at once: on two
-cores there are two. JAX makes arrays of its own of what a function is given, and has the pool copy
-what has 100 KiB or more, unless it can stay where it is: at a multiple of 64 bytes. A function that
-looks at its argument then waits for a thread that waits as it does, for ever. (So do programs of
-`jax.jit`: with 256 KiB on two cores two calls at once are enough, on one core one.) Whoever calls
-from the pool gives what is `kept`.
 """
 
 from __future__ import annotations
@@ -32,8 +25,6 @@ TARGET = "stagejit_python_callback"
 ATTRIBUTE = "function"
 
 Array = np.ndarray[Any, np.dtype[Any]]
-
-_KEPT_AT = 64  # a multiple of so many bytes
 
 
 class _Function:
@@ -71,20 +62,6 @@ _lock = new_lock()
 def function_of(number: int) -> Callable[[Sequence[Array]], list[Array]] | None:
     """The function with this number, as long as something can call it."""
     return _functions.get(int(number))
-
-
-def kept(array: Array) -> Array:
-    """The array, or a copy of it where JAX would make one."""
-    return array if array.ctypes.data % _KEPT_AT == 0 else kept_copy(array)
-
-
-def kept_copy(array: Array) -> Array:
-    """A copy that JAX takes as it lies; see Note [Who waits for a copy]."""
-    memory = np.empty(array.nbytes + _KEPT_AT, np.uint8)
-    start = -memory.ctypes.data % _KEPT_AT
-    copy: Array = memory[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
-    copy[...] = array
-    return copy
 
 
 def numbered(function: Callable[..., Any], *, plain: bool = False) -> int:

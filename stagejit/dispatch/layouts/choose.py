@@ -143,9 +143,9 @@ class _Choice:
 
     def compared(self, memory: Value, one: Layout, other: Layout, rest: Layouts) -> str:
         """In words, what goes against the grain where memory lies in one layout or in another."""
-        nbytes = []
+        beside = {own for cost in self.touching[memory] for own in cost.memory.values()}
+        layouts, nbytes = {own: rest[own] for own in beside if own in rest}, []
         for layout in (one, other):
-            layouts = dict(rest)
             self._set(layouts, memory, layout)
             nbytes.append(nbytes_text(round(self._total(layouts, [memory]))))
         return f"{nbytes[0]} go against the grain, {nbytes[1]} in {in_words(other)}"

@@ -4,6 +4,13 @@ Input: a call frame of XLA's FFI with an attribute that names a function, see
 `graph/python_functions.py`. Output: the function's results in the frame's buffers, or an error of
 XLA's with the traceback. Invariants: the function gets copies of the operands, which it may keep;
 nothing that is raised leaves the handler.
+
+Note [Who waits for a copy]: a thread of XLA's pool may call, and all of its threads at once: on two
+cores there are two. JAX makes arrays of its own of what a function is given, and has the pool copy
+what is large (256 KiB are, 16 are not), unless it can stay where it is: at a multiple of 64 bytes,
+as memory of programs. A function that looks at its argument then waits for a thread that waits as
+it does, for ever. (So do programs of `jax.jit`: with 256 KiB on two cores two calls at once are
+enough, on one core one.) Whoever calls from the pool gives what lies so.
 """
 
 from __future__ import annotations
@@ -15,8 +22,9 @@ from typing import Any
 
 import numpy as np
 
-from stagejit.graph.python_functions import function_of, kept_copy
+from stagejit.graph.python_functions import function_of
 from stagejit.runtime import ffi_abi as abi
+from stagejit.schedule.memory.host import aligned_copy
 from stagejit.types import dtype_named
 
 _DTYPES = {number: name for name, number in abi.DATA_TYPES.items()}
@@ -53,7 +61,7 @@ def _call(frame: int) -> None:
     function = function_of(number)
     if function is None:
         raise RuntimeError(f"no function has the number {number} in this process")
-    made = function([kept_copy(x) for x in operands])
+    made = function([aligned_copy(x) for x in operands])
     if len(made) != len(results):
         raise ValueError(f"a callback returned {len(made)} arrays instead of {len(results)}")
     for given, result in zip(made, results, strict=True):

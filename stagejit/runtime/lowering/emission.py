@@ -21,7 +21,6 @@ from jax.interpreters import mlir
 
 from stagejit.compat import hide_frames, physical_aval, type_of
 from stagejit.crossing import shares_bytes, to_jax, to_physical
-from stagejit.graph.python_functions import kept
 from stagejit.runtime.lowering import snapshots
 from stagejit.runtime.lowering.staged import DelegatedEquation, NativeCall, Reshape, Staged
 from stagejit.runtime.lowering.transposed import (
@@ -32,6 +31,7 @@ from stagejit.runtime.lowering.transposed import (
     fastest_first,
     transposed,
 )
+from stagejit.schedule.memory.host import aligned_copy, is_aligned
 from stagejit.types import TensorType
 
 hide_frames(__file__)  # as those of `api.py`: this module comes with the first program
@@ -223,11 +223,16 @@ def _emit_equation(
         const_lowering=ctx.const_lowering,
         outer_traceback=None,
     )
-    called[first:] = map(_given_kept, called[first:])
+    called[first:] = map(_given_aligned, called[first:])
     return list(zip(results, [physical_aval(var.aval) for var in outputs], strict=True)), tokens
 
 
-def _given_kept(function: Callable[..., Any]) -> Callable[..., Any]:
+def _given_aligned(function: Callable[..., Any]) -> Callable[..., Any]:
     """A function that XLA calls with NumPy's arrays, which JAX takes as they lie: see Note [Who
     waits for a copy]."""
-    return lambda *given: function(*(kept(x) if isinstance(x, np.ndarray) else x for x in given))
+
+    def taken(given: Any) -> Any:
+        moves = isinstance(given, np.ndarray) and not is_aligned(given)
+        return aligned_copy(given) if moves else given
+
+    return lambda *given: function(*map(taken, given))

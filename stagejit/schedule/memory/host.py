@@ -17,3 +17,14 @@ def new_memory(nbytes: int, alignment: int = ALIGNMENT) -> np.ndarray[Any, np.dt
     raw = np.empty(nbytes + alignment, np.uint8)
     start = -raw.ctypes.data % alignment
     return raw[start : start + nbytes]
+
+
+def is_aligned(array: np.ndarray[Any, Any]) -> bool:
+    return array.ctypes.data % ALIGNMENT == 0
+
+
+def aligned_copy(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """A copy that begins where arguments of programs do."""
+    made: np.ndarray[Any, Any] = new_memory(array.nbytes).view(array.dtype).reshape(array.shape)
+    made[...] = array
+    return made

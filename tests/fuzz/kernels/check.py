@@ -11,6 +11,7 @@ import itertools
 import random
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from stagejit.base.machine import Machine
 from stagejit.codegen.generate import Generated, KernelCache
@@ -53,6 +54,14 @@ class Job:
         return self.scene.fault(self.frame, after)
 
 
+class Kind(NamedTuple):
+    """What kernels of a region depend on beside it. machine: its number, see `machines.py`."""
+
+    target: str
+    machine: int
+    verify: bool
+
+
 @dataclass
 class Caches:
     """One kernel cache for each target, machine and mode, and what came out of them so far.
@@ -61,48 +70,32 @@ class Caches:
     """
 
     targets: Mapping[str, Machine]
-    caches: dict[tuple[str, int, bool], KernelCache] = field(default_factory=dict)
+    caches: dict[Kind, KernelCache] = field(default_factory=dict)
     seen: dict[int, object] = field(default_factory=dict)
     kept: list[str] = field(default_factory=list)
     origin: object = None  # what makes templates now
 
     def generate(
-        self,
-        name: str,
-        region: Region,
-        overwritten: frozenset[Value],
-        *,
-        verify: bool,
-        machine: int = 0,
+        self, kind: Kind, region: Region, overwritten: frozenset[Value]
     ) -> tuple[Generated, bool]:
         """The kernel, and whether the cache had it."""
-        key = name, machine, verify
-        if key not in self.caches:
-            self.caches[key] = self._empty(name, verify=verify, machine=machine)
-        cache = self.caches[key]
-        made = cache.generate(region, overwritten)
+        if kind not in self.caches:
+            self.caches[kind] = self._empty(kind)
+        made = self.caches[kind].generate(region, overwritten)
         known = id(made.text) in self.seen
         if not known:
             self.seen[id(made.text)] = self.origin
             self.kept.append(made.text)  # so that its identity stays its own
         return made, known
 
-    def fresh(
-        self,
-        name: str,
-        region: Region,
-        overwritten: frozenset[Value],
-        *,
-        verify: bool,
-        machine: int = 0,
-    ) -> Generated:
+    def fresh(self, kind: Kind, region: Region, overwritten: frozenset[Value]) -> Generated:
         """The kernel as a process makes it that has made no other."""
-        return self._empty(name, verify=verify, machine=machine).generate(region, overwritten)
+        return self._empty(kind).generate(region, overwritten)
 
-    def _empty(self, name: str, *, verify: bool, machine: int) -> KernelCache:
-        target = self.targets[name]
-        known = machine_of(target, machine) if isinstance(target, Target) else target
-        return KernelCache(known, verify=verify)
+    def _empty(self, kind: Kind) -> KernelCache:
+        target = self.targets[kind.target]
+        known = machine_of(target, kind.machine) if isinstance(target, Target) else target
+        return KernelCache(known, verify=kind.verify)
 
 
 class CaseFault(Exception):
@@ -178,10 +171,10 @@ def _region_jobs(
     overwritten, verify = frozenset(over.values()), rng.random() < 0.1
     for target in targets:
         try:
-            how = {"machine": case.setting.machine}
-            made, known = caches.generate(target, region, overwritten, verify=verify, **how)
+            kind = Kind(target, case.setting.machine, verify)
+            made, known = caches.generate(kind, region, overwritten)
             if known:
-                fresh = caches.fresh(target, region, overwritten, verify=verify, **how)
+                fresh = caches.fresh(kind, region, overwritten)
                 _require_same(made, fresh, region, target, caches.seen[id(made.text)])
         except CaseFault:
             raise
