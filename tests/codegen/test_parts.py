@@ -182,6 +182,20 @@ def test_sums_over_axes_that_lie_in_another_order(
     runner.check(function, array(rows, 7), y, change=partial(parts))
 
 
+@pytest.mark.parametrize("shape", [(5, 100, 7), (2, 3, 17), (4, 31, 3, 2)])
+@pytest.mark.parametrize("fn", [jnp.sum, jnp.max, jnp.argmax])
+def test_axes_that_nothing_follows_are_one_loop(
+    runner: Runner, shape: tuple[int, ...], fn: Callable[..., jax.Array]
+) -> None:
+    """Which goes on beyond the last part, where nothing is read that has an end."""
+
+    def function(x: jax.Array) -> jax.Array:
+        same = jnp.broadcast_to(jnp.tanh(x), shape)
+        return fn(same, axis=1) if fn is jnp.argmax else fn(same, axis=(0, 1))
+
+    runner.check(function, array(*shape[2:]), change=partial(7))
+
+
 def test_a_nest_that_runs_over_the_end() -> None:
     """Who reads parts without knowing that the last one is shorter is no kernel."""
     graph = graph_of(jnp.sum, array(10))

@@ -77,6 +77,7 @@ def settled(region: ClosedRegion, nest: Nest) -> Nest:
         return finer is not None
 
     footprint = refine(split, lambda strict: NestWalk(region, nest, strict=strict)).footprint
+    footprint.require_elements()
     forms = [form for _, form in footprint.reads] + footprint.numbers + footprint.compared
     for operand in (nest.left, nest.right):
         forms += [window.at for window in operand.windows.values()]

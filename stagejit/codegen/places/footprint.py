@@ -44,7 +44,8 @@ class Footprint(Walk[Need]):
     bound: values computed elsewhere; the indices at which they are asked for are kept in `asked`.
     compared: what tells which of several values an element is; cuts: those of these forms that tell
     it by lying within [0, an extent), or not.
-    divided: see `space.merge`. strict: split loops rather than divide (see Affine.divmod).
+    divided: see `space.merge`. parts: the elements of splits that were needed, as indices into what
+    is split. strict: split loops rather than divide (see Affine.divmod).
     """
 
     def __init__(
@@ -58,6 +59,7 @@ class Footprint(Walk[Need]):
         self.cuts: list[tuple[Affine, int]] = []
         self.asked: list[tuple[Value, Index]] = []
         self.divided: list[tuple[Affine, int]] = []
+        self.parts: list[tuple[Op, Index]] = []
         self._inputs = frozenset(region.inputs)
 
     @property
@@ -83,6 +85,18 @@ class Footprint(Walk[Need]):
         self.numbers.append(offset)
         return offset
 
+    def require_elements(self) -> None:
+        """Raises InternalError where a part that is shorter than others is run to the end of those:
+        whoever sums over parts has a nest of its own for it. To be asked before loops are merged:
+        those that nothing follows have any numbers then, beyond the array's end, too.
+        """
+        for split, index in self.parts:
+            axis, whole = split.attrs["axis"], split.operands[0].type
+            if is_uneven(split) and index[axis].range()[1] >= whole.shape[axis]:
+                at = ", ".join(map(str, index))
+                what = f"{split} has no element [{at}]"
+                raise InternalError(what, step="codegen", loc=split.loc)
+
     def _offset(self, value: Value, index: Index) -> Affine:
         """Where an element lies in memory; what that divides is recorded."""
         offset, divided = watching_divisions(lambda: value.type.offset(index, strict=self.strict))
@@ -106,7 +120,7 @@ class Footprint(Walk[Need]):
             lambda: pull_view(op, index, strict=self.strict, start=self.start)
         )
         if op.definition.splits:
-            require_elements(op, pulled)
+            self.parts.append((op, pulled))
         known = op.definition.divisions
         self.divided += divided if known is None else known(op, index)
         return pulled
@@ -163,14 +177,3 @@ def _loops_of(index: Iterable[Affine]) -> frozenset[Var]:
 
 def _together(elements: Iterable[Need]) -> frozenset[Var]:
     return frozenset[Var]().union(*(element.loops for element in elements))
-
-
-def require_elements(split: Op, index: Index) -> None:
-    """Raises InternalError where a part that is shorter than others is run to the end of those:
-    whoever sums over parts has a nest of its own for it. (What merges loops takes what it adds to
-    the split axis away again, or leaves it within: parts but the last end before the array does.)
-    """
-    axis, whole = split.attrs["axis"], split.operands[0].type
-    if is_uneven(split) and index[axis].range()[1] >= whole.shape[axis]:
-        at = ", ".join(map(str, index))
-        raise InternalError(f"{split} has no element [{at}]", step="codegen", loc=split.loc)

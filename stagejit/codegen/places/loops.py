@@ -231,6 +231,7 @@ def loops_of(
         return footprint, walk(footprint, space.index)
 
     footprint, (index, places, offsets) = refine(space.split, walked)
+    footprint.require_elements()
     merged = [merge(space.loops(axes), footprint.forms, footprint.divided) for axes in groups]
     mapping = {var: form for _, forms in merged for var, form in forms.items()}
 

@@ -49,6 +49,7 @@ def shape_of(region: ClosedRegion) -> Shape:
     footprint = Footprint(region, set(op.results))
     for operand in op.operands:
         footprint.value(operand, tuple(index))
+    footprint.require_elements()
     offsets = [footprint.write(store, tuple(place)) for store in region.stores]
     kept = tuple(var for at, var in enumerate(loops) if at != axis and var.extent != 1)
     reads = tuple(footprint.reads)

@@ -84,6 +84,7 @@ THEMES: tuple[tuple[Step, ...], ...] = (
      rows.row_stages, rows.cumulative, *_WINDOWS, *_SORTS, *_PRODUCTS[:2], placing.gather),
     (general.conv, general.conv, general.contract, elementwise.transpose, elementwise.reshape,
      elementwise.slices, elementwise.scaled, general.over),
+    (general.parts, general.parts, elementwise.scaled, elementwise.layouts, elementwise.broadcast),
     (general.bits, general.look_up, general.box, *_SCALAR, rows.reduction),
     (weights.stored, weights.widened, weights.masked, weights.stored, elementwise.scaled,
      elementwise.slices, elementwise.convert, rows.reduction, placing.concatenate),

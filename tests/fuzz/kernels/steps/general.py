@@ -9,7 +9,10 @@ import math
 from typing import Any
 
 from stagejit.graph.dims import ConvDims
-from stagejit.types import DType, bool_, dtype_named, f32
+from stagejit.graph.functions import neutral
+from stagejit.graph.ops import build
+from stagejit.graph.ops.moving.splits import split_shape
+from stagejit.types import DType, bool_, dtype_named, f32, i32
 from tests.fuzz.kernels.draft import Draft, Drawn, NothingFits, Shape
 from tests.fuzz.kernels.steps.elementwise import scaled_of, slice_of, start_of
 from tests.fuzz.kernels.steps.products import epilogue
@@ -182,6 +185,79 @@ def conv(d: Draft) -> None:
 def _laid(sizes: list[int], spec: Shape) -> Shape:
     """The shape in which `sizes` are those of the axes of `spec`."""
     return tuple(sizes[spec.index(axis)] for axis in range(len(sizes)))
+
+
+def parts(d: Draft) -> None:
+    """A sum of each part of an axis, of which the last may be shorter, of what does not follow some
+    axes; other axes are summed with it. Perhaps of two such values, as a product."""
+    c = d.c
+    rank = c.between(1, 4)
+    shape = d.shape(1500, rank)
+    axis = c.below(rank)
+    _fit(shape)
+    if shape[axis] == 1:
+        raise NothingFits
+    tile = c.between(1, shape[axis] - 1)
+    axes = tuple(sorted({axis, *c.some(range(rank))}))
+    if c.below(3) == 0 and d.dtype is not bool_:
+        _product_of_parts(d, shape, axis, tile, axes)
+        return
+    x = _flat(d, shape, d.dtype)
+    fns = ("and", "or", "xor") if x.dtype is bool_ else ("add", "max", "min")
+    fn = c.pick(fns)
+    if fn == "add":
+        x = d.calm(x, 30.0)
+    apart = _parts_of(d, x, axis, tile, neutral(fn, x.dtype))
+    summed = tuple(at + 1 for at in axes)
+    bound = x.bound * math.prod(shape) if fn == "add" else x.bound
+    attrs = {"bound": bound, "fraction": x.fraction, "exact": x.exact}
+    d.add("reduce", [apart], fn=fn, axes=summed, **attrs)
+    if c.below(3) == 0 and len(axes) == 1 and x.exact and x.dtype is not bool_:
+        best = _parts_of(d, x, axis, tile, neutral("max", x.dtype))
+        d.add("reduce", [best], fn="argmax", axes=summed, dtype=i32, exact=True, bound=2000.0)
+
+
+def _product_of_parts(d: Draft, shape: Shape, axis: int, tile: int, axes: Shape) -> None:
+    """axes: those that are summed; others are of both operands."""
+    x, y = (d.calm(_flat(d, shape, d.dtype)) for _ in range(2))
+    zero = -0.0 if x.dtype.is_float else 0
+    sides = [_parts_of(d, value, axis, tile, zero) for value in (x, y)]
+    summed = tuple(at + 1 for at in axes)
+    batch = tuple(at for at in range(len(shape) + 1) if at not in summed)
+    made = d.add(
+        "contract", sides, exact=x.exact and y.exact, fraction=x.fraction + y.fraction,
+        bound=x.bound * y.bound * math.prod(shape), contracting=(summed, summed),
+        batch=(batch, batch), dtype=x.dtype,
+    )  # fmt: skip
+    epilogue(d, made)
+
+
+def _flat(d: Draft, shape: Shape, dtype: DType) -> Drawn:
+    """A value that may be the same along some axes, or made of values of which each is."""
+    x = _along(d, shape, dtype)
+    for _ in range(d.c.below(3)):
+        if dtype is bool_:
+            x = d.map(d.c.pick(("and", "or", "xor")), x, _along(d, shape, dtype))
+        else:
+            x = d.map(d.c.pick(("add", "max", "sub")), d.calm(x, 20.0), _along(d, shape, dtype))
+    return x
+
+
+def _along(d: Draft, shape: Shape, dtype: DType) -> Drawn:
+    """An argument or a value that follows some axes, perhaps seen through views."""
+    if d.c.chance(4):
+        return d.like(d.values[0], shape, dtype)
+    axes = tuple(at for at in range(len(shape)) if d.c.below(2))
+    x = d.like(d.values[0], tuple(shape[at] for at in axes), dtype)
+    if len(axes) == len(shape):
+        return x
+    return d.view("broadcast", x, shape=shape, axes=axes)
+
+
+def _parts_of(d: Draft, x: Drawn, axis: int, tile: int, fill: float | bool) -> Drawn:
+    shape = split_shape(x.shape, axis, tile)
+    value = build(d.graph, "split_axis", [x.value], axis=axis, shape=shape, fill=fill)
+    return Drawn(value, x.exact, x.bound, x.fraction)
 
 
 def _number_type(d: Draft) -> DType:

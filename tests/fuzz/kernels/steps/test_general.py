@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from stagejit.graph.ir import Op
+from stagejit.graph.ops.moving.splits import is_uneven
 from tests.fuzz.kernels.case import draw_case
 from tests.fuzz.kernels.choices import Choices
 from tests.fuzz.kernels.steps import general
 
 THEMES = (
-    (general.over, general.box, general.look_up, general.bits, general.contract, general.conv),
-)
+    (general.over, general.box, general.look_up, general.bits, general.contract, general.conv,
+     general.parts),
+)  # fmt: skip
 WANTED = {
     "overlay with holes", "overlay of a value", "batch groups", "feature groups", "parts", "border",
     "negative padding", "three dimensions", "two starts", "stride", "table", "bits",
-    "two axes summed", "two batch axes",
+    "two axes summed", "two batch axes", "uneven parts", "parts of what is the same everywhere",
 }  # fmt: skip
 
 
@@ -37,6 +39,10 @@ def kinds(op: Op) -> Iterator[str]:
     elif op.kind == "contract":
         yield from ["two axes summed"] if len(attrs["contracting"][0]) > 1 else []
         yield from ["two batch axes"] if len(attrs["batch"][0]) > 1 else []
+    elif op.kind == "split_axis":
+        yield from ["uneven parts"] if is_uneven(op) else []
+        same = op.operands[0].op.kind == "broadcast"
+        yield from ["parts of what is the same everywhere"] if same else []
     elif op.kind in ("gather", "bitcast"):
         yield {"gather": "table", "bitcast": "bits"}[op.kind]
 
