@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import secrets
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -25,12 +26,15 @@ from stagejit.base.threads.locks import new_lock
 from stagejit.errors import OptionsError
 from stagejit.options import Options
 from stagejit.runtime.cpu import snapshots
+from stagejit.runtime.gradients import seams
 from stagejit.runtime.waiting import wait_for_calls
 from stagejit.trace.weights import Budget, Forms, Reading, Weight, changing, tables_of, weight_p
 
 if TYPE_CHECKING:
     from stagejit.inspect.explain import Explanation
     from stagejit.stages import Traced
+
+seams.install()
 
 Form = Literal["bf16", "int8", "int4"]
 BUDGET_MS = 60_000.0
@@ -123,10 +127,15 @@ class Bound(Traceable):
         leaves, self._tree = jax.tree_util.tree_flatten_with_path(params)
         self._leaves: list[Any] = []  # weights, and what is no array
         self._forms = Forms(form)
+        name = getattr(fun, "__name__", "f")
+        self._words = [secrets.randbits(32), secrets.randbits(32), 0]
+        self._moment = Weight(f"moment of {name}", _words(self._words), True, budget)
+        self._moment.is_moment = True
         for path, leaf in leaves:
             name = _name(path)
             if _is_array(leaf):
                 leaf = Weight(name, *_array(name, leaf), budget, self._forms)
+                leaf.moment = self._moment
             self._leaves.append(leaf)
         self._lock = new_lock()
         self._given = fun, form, budget, options, jit_options
@@ -192,6 +201,8 @@ class Bound(Traceable):
                         loc=line_of(),
                         next_step="bind anew, or make it an array",
                     )
+            self._words[-1] += 1  # a moment that nobody knows, if this fails
+            new[self._moment] = _words(self._words), True
             wait_for_calls()  # which may still read the weights
             arrays = {weight: array for weight, (array, _) in new.items()}
             made: dict[Any, Reading] = {}
@@ -270,6 +281,12 @@ def _remaining(fun: Callable[..., Any], leaves: Sequence[Any], tree: Any) -> Cal
             others.insert(0, first)
         bound.__signature__ = signature.replace(parameters=others)  # type: ignore[attr-defined]
     return bound
+
+
+def _words(words: Sequence[int]) -> Any:
+    """See Note [Moments] in `trace/calls/moments.py`; a constant, also inside of a jit."""
+    with jax.ensure_compile_time_eval():
+        return jnp.asarray(np.array(words, np.uint32))
 
 
 def _value(weight: Weight) -> Any:

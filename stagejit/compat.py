@@ -1,7 +1,8 @@
 """Everything that stagejit takes from JAX's internals, in one place, each with its reason.
 
 Input: JAX objects (equations, abstract values, tracebacks). Output: plain Python and our own types.
-Invariant: checked against jax 0.10 and 0.12; nothing else in the package imports `jax._src`.
+Invariant: checked against jax 0.10 and 0.12; nothing else in the package imports `jax._src` but the
+two modules `seams`, which replace functions and rules of JAX's.
 """
 
 from __future__ import annotations
@@ -329,6 +330,24 @@ def with_constant(params: Mapping[str, Any], operands: int) -> dict[str, Any]:
     if "linear" in params:
         found["linear"] = (*params["linear"][:at], False, *params["linear"][at:])
     return found | {"num_consts": at + 1}
+
+
+def dead_code_eliminated(
+    jaxpr: Any, used: Sequence[bool], *, keep_inputs: bool = False
+) -> tuple[Any, list[bool]]:
+    """The jaxpr that returns those results, and which of the inputs it needs. JAX publishes no such
+    function, and each of its primitives knows what it may leave out."""
+    found = partial_eval.dce_jaxpr(jaxpr, list(used), keep_inputs)
+    return cast(tuple[Any, list[bool]], found)
+
+
+def is_evaluated_now() -> bool:
+    """Whether what is bound here is evaluated at once, perhaps differentiated or batched, and not
+    traced as a part of a program."""
+    trace = core.trace_ctx.trace
+    while not isinstance(trace, partial_eval.DynamicJaxprTrace | core.EvalTrace):
+        trace = getattr(trace, "parent_trace", None)
+    return isinstance(trace, core.EvalTrace)
 
 
 def remembered_weakly(kind: type) -> type:

@@ -97,6 +97,7 @@ def _twin(body: Graph) -> Graph:
     }
     made.weights = {known[value]: weight for value, weight in body.weights.items()}
     made.sliced = {known[value]: weight for value, weight in body.sliced.items()}
+    made.of_gradient = body.of_gradient
     known = appended(made, body.ops(), known)
     made.set_outputs([known[value] for value in body.outputs])
     return made

@@ -35,6 +35,7 @@ class Emitter:
         self.loc: Loc = UNKNOWN
         self._constants: dict[tuple[TensorType, bytes], Value] = {}
         self._repeated: dict[tuple[Value, tuple[int, ...]], Value] = {}  # of constants, by shape
+        self._weights: dict[Any, Value] = {}
         self._knowledge = Knowledge()
         self.parts: dict[Value, tuple[Value, ...]] = {}  # of values that `complex` joined
 
@@ -60,8 +61,11 @@ class Emitter:
         return self._emit("const", (), type, value=value)
 
     def weight(self, weight: Any, type: TensorType) -> Value:
-        """What `stagejit.bind` binds."""
-        return self._emit("bound", (), type, weight=weight)
+        """What `stagejit.bind` binds, once."""
+        self.graph.of_gradient |= weight.is_moment
+        if weight not in self._weights:
+            self._weights[weight] = self._emit("bound", (), type, weight=weight)
+        return self._weights[weight]
 
     def full(self, value: Any, type: TensorType) -> Value:
         return self.fill(self.const(value, type.dtype), type.shape)

@@ -28,7 +28,7 @@ from stagejit.compat import (
 from stagejit.errors import InternalError, UnsupportedOpError
 from stagejit.graph.ir import Graph, Value
 from stagejit.trace import control, elements, one_device, products, reductions
-from stagejit.trace.calls import callbacks, foreign, linalg
+from stagejit.trace.calls import callbacks, foreign, linalg, moments
 from stagejit.trace.calls.implementations import implemented, is_implemented
 from stagejit.trace.calls.inline import call_operands, called_jaxpr, held_operands, known_branch
 from stagejit.trace.calls.own import OwnTranslations
@@ -169,6 +169,10 @@ class _Tracer:
                 type = type_of(equation.outvars[0].aval)
                 env[equation.outvars[0]] = self.emit.weight(equation.params["weight"], type)
                 continue
+            one = moments.same_value(equation, operands)
+            if one is not None:
+                env[equation.outvars[0]] = one
+                continue
             translated = self.own.translated(self.emit, equation, self._site, operands)
             if translated is not None:
                 env.update(zip(equation.outvars, translated, strict=True))
@@ -293,6 +297,7 @@ class _Tracer:
             return tracer.run(closed_jaxpr, arguments, call)
 
         graph.set_outputs(build(tracer.emit, inline, graph.inputs))
+        self.emit.graph.of_gradient |= graph.of_gradient
         return _without_unused(graph)
 
     def _delegate(

@@ -21,6 +21,7 @@ from typing import Any
 import jax
 import numpy as np
 from jax.extend.core import Primitive
+from jax.interpreters import ad, batching, mlir
 
 from stagejit.base.threads.locks import new_lock
 from stagejit.compat import constant_array, remembered_weakly, type_of
@@ -84,7 +85,9 @@ class Weight:
     is made of it. form: how products read it, see `rewrites/weights/forms.py`; axes: its axes
     there, by what is made of it, which the first program decides, by all of its products; kept: why
     it has no such form, which any program may find. finite: whether factors that are computed of
-    it were, when somebody looked. tables: of programs that read it, or what is made of it.
+    it were, when somebody looked. tables: of programs that read it, or what is made of it. moment:
+    the weight that is the number of the last update, of all weights of a function that is bound;
+    is_moment: it is one.
 
     Note [One form]: all programs read the same elements of a weight, whichever is compiled first.
     So one that finds a reason to keep it as it is overrules those that read it in fewer bytes:
@@ -107,6 +110,8 @@ class Weight:
         self._wanted: dict[str, tuple[int, Axes]] = {}  # with their rank
         self.kept = ""
         self.finite: dict[tuple[object, str], bool] = {}
+        self.moment: Weight | None = None
+        self.is_moment = False
         self.aval = jax.typeof(array)
         self.tables: weakref.WeakSet[Any] = weakref.WeakSet()
         self._held: Any = array
@@ -246,6 +251,14 @@ def readers_of(content: Content) -> list[tuple[Any, Weight]]:
 weight_p = Primitive("stagejit_weight")
 weight_p.def_impl(lambda weight: weight.array)  # type: ignore[no-untyped-call]
 weight_p.def_abstract_eval(lambda weight: weight.aval)  # type: ignore[no-untyped-call]
+
+# What weights alone determine, where it is an argument; it is the same value.
+known_p: Any = Primitive("stagejit_known")
+known_p.def_impl(lambda value: value)
+known_p.def_abstract_eval(lambda value: value)
+mlir.register_lowering(known_p, lambda ctx, value: [value])
+batching.primitive_batchers[known_p] = lambda args, dims: (known_p.bind(*args), dims[0])
+ad.primitive_jvps[known_p] = lambda primals, tangents: (known_p.bind(*primals), *tangents)
 
 
 def bind_weights(graph: Graph) -> tuple[Weight, ...]:

@@ -10,6 +10,7 @@ import jax
 import numpy as np
 import pytest
 
+from tests.fuzz.bound import between
 from tests.fuzz.bound.lives import Life, trouble
 from tests.fuzz.bound.models import LAYERS, Model
 from tests.sampling import budget
@@ -21,6 +22,12 @@ pytestmark = pytest.mark.fuzz
 def test_lives_of_bound_functions(seed: int) -> None:
     for at in range(budget(1, of=6)):
         assert trouble(100 * seed + at) == []
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_updates_between_the_programs_of_a_gradient(seed: int) -> None:
+    for at in range(budget(1, of=6)):
+        assert between.trouble(100 * seed + at) == []
 
 
 @pytest.mark.parametrize("form", [None, "int8"])

@@ -17,6 +17,8 @@ def tell_bound(graph: Graph, op: Op) -> None:
 
     A slice that a body hands on to others whole is none there: nothing is made in these."""
     slices = slices_of(op)
+    for body in bodies_of(op):
+        body.of_gradient = graph.of_gradient
     for operand, body, inner in handed_on(op):
         at, is_known = inner.op.attrs["index"], graph.is_bound(operand)
         body.bound[at] = is_known and (inner in slices or operand not in graph.sliced)

@@ -112,6 +112,8 @@ def _with_weights(graph: Graph, op: Op, product: Op, factor: Value) -> Outcome:
         return declined("the weights have fewer bytes in memory")
     if _is_read_otherwise(graph, product, weights, source):
         return declined("the weights are read without the factor, too: there would be two copies")
+    if graph.of_gradient:
+        return declined("the two programs of a gradient read one copy of the weights, without it")
     if not _is_finite(graph, op, source):
         return declined(
             "the factor is not finite, or nobody can see: times a weight of 0 that is NaN"

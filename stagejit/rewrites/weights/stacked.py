@@ -103,12 +103,16 @@ class _Loop:
 
     def _arranged(self) -> Iterator[Value]:
         """Of each value that is chosen the view that is made: as a product reads it, if one does,
-        else as the first reader does, but for axes of one element and the like, which are others
-        where a batch has more rows. Other views are read against its order."""
+        and the value itself if one reads that, so that a program and its gradient agree; else as
+        the first reader does, but for axes of one element and the like, which are others where a
+        batch has more rows. Other views are read against its order."""
         body = self.body
         for base, readers in self.chosen.items():
-            products = (x for x in readers if any(u.definition.is_product for u in body.users(x)))
-            value = next(products, None) or _in_order(readers[0], base)
+            products = [x for x in readers if any(u.definition.is_product for u in body.users(x))]
+            if products:
+                value = base if base in products else products[0]
+            else:
+                value = _in_order(readers[0], base)
             views, chain = views_of(value, base), {value.op}
             at = value
             while at is not base:

@@ -123,6 +123,29 @@ def with_input(call: Any, body: Any) -> dict[str, Any]:
     return params | {"jaxpr": body}
 
 
+def plain_params(body: Any, name: str) -> dict[str, Any]:
+    """Parameters of a jit equation that is no more than a call of `body`."""
+    jaxpr = body.jaxpr
+    params = _jit_params(len(jaxpr.invars), len(jaxpr.outvars))
+    return params | {"jaxpr": body, "name": name}
+
+
+def call_params(
+    params: dict[str, Any], body: Any, inputs: Iterable[int | None], outputs: Iterable[int | None]
+) -> dict[str, Any]:
+    """Parameters of a jit equation that calls `body` instead. inputs, outputs: which one each was
+    there, None for those that were none."""
+    plain = _template()
+
+    def of(name: str, numbers: Iterable[int | None]) -> tuple[Any, ...]:
+        return tuple(plain[name][0] if at is None else params[name][at] for at in numbers)
+
+    inputs, outputs = tuple(inputs), tuple(outputs)
+    changed = {name: of(name, inputs) for name in _OF_INPUTS}
+    changed |= {name: of(name, outputs) for name in _OF_OUTPUTS}
+    return {**params, **changed, "jaxpr": body}
+
+
 _OF_INPUTS = ("in_shardings", "in_layouts", "donated_invars")
 _OF_OUTPUTS = ("out_shardings", "out_layouts")
 

@@ -29,6 +29,7 @@ _CALLS: dict[str, str] = {
     "remat": "jaxpr",
     "remat2": "jaxpr",
     "composite": "jaxpr",
+    "eval_jaxpr": "call_jaxpr",
 }
 
 

@@ -13,6 +13,7 @@ from jax import lax
 
 import stagejit
 from stagejit.rewrites.weights.scales import NAME, RULES, scaled_product
+from tests.randomness import RNG
 from tests.rewrites.text_in_out import reasons, rewritten
 
 
@@ -307,3 +308,23 @@ def test_shifts_of_any_number() -> None:
     text = f"%3: f32[4,16] = map sub %2, %0\n{adds}\n%1500: f32[4,16] = map mul %1499, %1\n"
     made = rewritten(scaled_product, product(f"{text}return %1500"))
     assert "map mul %w, %2\n" in made
+
+
+def test_the_programs_of_a_gradient_read_one_copy_of_the_weights() -> None:
+    """A call alone has the factor in them."""
+    w, s, x = (jnp.asarray(RNG.normal(size=n).astype(np.float32)) for n in ((96, 80), 80, (40, 96)))
+
+    def f(p: Any, x: Any) -> Any:
+        return jnp.tanh((x @ p["w"]) * p["s"])
+
+    params = {"w": w, "s": s}
+    bound = stagejit.bind(f, params)
+    gradient = jax.jit(jax.grad(lambda x: bound(x).sum()))
+    wanted = jax.grad(lambda x: f(params, x).sum())(x)
+    np.testing.assert_allclose(gradient(x), wanted, rtol=1e-3, atol=1e-3)
+    assert bound.memory_analysis()["kept_nbytes"] <= 1.2 * (w.nbytes + s.nbytes)
+    said = "the two programs of a gradient read one copy of the weights, without it"
+    forward = stagejit.jit(lambda x: jax.vjp(bound, x)).plan(x).decisions
+    assert said in [d.reason for d in forward if d.rewrite == NAME and not d.applied]
+    (decision,) = (d for d in bound.plan(x).decisions if d.rewrite == NAME)
+    assert decision.applied
