@@ -351,6 +351,9 @@ def _jit_by_policy(original: Any) -> Any:
         gone = {first.outvars[at] for at in parts.moved}
         then = [Var(each.aval) for each in parts.moments]
         added = [first.invars[at] for at in parts.added]
+        there = [*residuals, *itertools.compress(equation.invars, known)]
+        new = [v for v in added if not any(v is other for other in there)]
+        new = [v for v in new if not isinstance(v, Literal)]
         outputs = _others(range(len(first.outvars)), parts.moved)
         inputs = _others(range(len(second.invars)), parts.taken)
         nothing = [None] * (len(then) + len(added))
@@ -374,7 +377,7 @@ def _jit_by_policy(original: Any) -> Any:
                 ),
             ),
             *of_results,
-            [*then, *added, *(each for each in residuals if each not in gone)],
+            [*then, *new, *(each for each in residuals if each not in gone)],
         )
 
     return rule

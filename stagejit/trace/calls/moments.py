@@ -87,9 +87,7 @@ def _checked_now(then: Any, now: Any, *, function: str) -> Any:
 
 def has_numbers(aval: Any) -> bool:
     """Whether `after_p` takes it: random keys, and what has no elements, wait for nothing."""
-    return not jnp.issubdtype(aval.dtype, jax.dtypes.extended) and (
-        aval.dtype != jax.dtypes.float0
-    )
+    return not jnp.issubdtype(aval.dtype, jax.dtypes.extended) and (aval.dtype != jax.dtypes.float0)
 
 
 def _after(value: Any, checked: Any) -> Any:
