@@ -332,15 +332,6 @@ def with_constant(params: Mapping[str, Any], operands: int) -> dict[str, Any]:
     return found | {"num_consts": at + 1}
 
 
-def dead_code_eliminated(
-    jaxpr: Any, used: Sequence[bool], *, keep_inputs: bool = False
-) -> tuple[Any, list[bool]]:
-    """The jaxpr that returns those results, and which of the inputs it needs. JAX publishes no such
-    function, and each of its primitives knows what it may leave out."""
-    found = partial_eval.dce_jaxpr(jaxpr, list(used), keep_inputs)
-    return cast(tuple[Any, list[bool]], found)
-
-
 def is_evaluated_now() -> bool:
     """Whether what is bound here is evaluated at once, perhaps differentiated or batched, and not
     traced as a part of a program."""

@@ -18,8 +18,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from jax.extend.core import Var, new_jaxpr_eqn
+from jax.interpreters.partial_eval import dce_jaxpr
 
-from stagejit.compat import ClosedJaxpr, Jaxpr, Literal, dead_code_eliminated
+from stagejit.compat import ClosedJaxpr, Jaxpr, Literal
 from stagejit.runtime.gradients.alone import (
     Depends,
     jaxprs_in,
@@ -114,7 +115,7 @@ def made_again(first: Any, second: Any, residuals: Sequence[tuple[int, int]]) ->
     moved = _moved(jaxpr, residuals)
     if not moved or any(map(is_of_operand, later.effects)):
         return Parts(first, second)
-    made, needed = dead_code_eliminated(jaxpr, _flags(jaxpr, moved))
+    made, needed = dce_jaxpr(jaxpr, _flags(jaxpr, moved))
     added = tuple(number for number, is_needed in enumerate(needed) if is_needed)
     operands = [Var(v.aval) for v in made.invars]
     inner: dict[Any, Any] = {each: Var(each.aval) for each in made.constvars}
@@ -132,7 +133,7 @@ def made_again(first: Any, second: Any, residuals: Sequence[tuple[int, int]]) ->
         later.debug_info.with_unknown_names(),
     )
     others = [not each for each in _flags(jaxpr, moved)]
-    kept, _ = dead_code_eliminated(jaxpr, others, keep_inputs=True)
+    kept, _ = dce_jaxpr(jaxpr, others, True)
     return Parts(
         ClosedJaxpr(kept, first.consts),
         ClosedJaxpr(changed, [*first.consts, *second.consts]),
@@ -148,7 +149,7 @@ def _moved(jaxpr: Any, residuals: Sequence[tuple[int, int]]) -> dict[int, int]:
     found = {}
     for number, operand in residuals:
         if depends[number] is Depends.ON_WEIGHTS:
-            made, needed = dead_code_eliminated(jaxpr, _flags(jaxpr, {number}))
+            made, needed = dce_jaxpr(jaxpr, _flags(jaxpr, {number}))
             if not any(needed) or not _is_dear(made):
                 found[number] = operand
     return found
