@@ -5,6 +5,9 @@ along which most reads and writes are contiguous; reads contiguous along another
 transposed in registers, a square tile at a time. Invariant: each stored element is written once, by
 one item.
 
+Note [Small maps]: three numbers are two and one. What has a mask is not passed on to who reads it
+next: that waits until it is in the cache, or LLVM leaves it in memory where a loop is one function.
+
 Note [Fresh pages]: who touches a huge page first zeroes it, and two cores that do so at the same
 time both zero it. Where results come on such pages, an item is some rows of squares along all
 columns of what is stored, so that the next core is pages away; elsewhere it is some columns.
@@ -36,7 +39,7 @@ from stagejit.codegen.elements.stores import Stores
 from stagejit.codegen.kernel import Kernel
 from stagejit.codegen.nest.emitter import Emitter
 from stagejit.codegen.nest.items import block_of, cores_worth_having, in_items
-from stagejit.codegen.nest.kernels import kernel_of
+from stagejit.codegen.nest.kernels import is_small, kernel_of
 from stagejit.codegen.nest.tree import (
     At,
     Chunk,
@@ -47,6 +50,7 @@ from stagejit.codegen.nest.tree import (
     Tail,
     Within,
     narrowing,
+    pieces_of,
     vectors,
 )
 from stagejit.codegen.places.accesses import between_lanes
@@ -218,10 +222,20 @@ class _Policy:
             body = self.emitter.interleaved(self.stride, body)
         count, code = -(-vector.extent // self.lanes), self.code * (1 + bool(self.loops.cuts))
         straight = block == vector.extent and count <= _UNROLLED and count * code <= _STRAIGHT
+        if straight and self._is_small(vector):
+            pieces = pieces_of(vector.extent, self.lanes, 2)
+            self.emitter.chose("row", f"{pieces} pieces, of which none is masked")
+            return narrowing(vector, self.lanes, 2, body, straight=True)
         tail: Tail = "all masked" if self._masked(vector) else "masked"
         how = "straight code" if straight else "a loop"
         self.emitter.chose("row", f"{how}, {tail}: {count} vectors of {self.code:.3g} operations")
         return vectors(vector, self.lanes, body, tail=tail, straight=straight)
+
+    def _is_small(self, vector: Var) -> bool:
+        """See Note [Small maps]."""
+        pieces = pieces_of(vector.extent, self.lanes, 2)
+        few = is_small(self.loops.region) and pieces * self.code <= _STRAIGHT
+        return few and vector.extent % self.lanes != 0 and self.stride == 1
 
     def _one_vector(self) -> Do:
         """See Note [Interiors]."""

@@ -32,13 +32,13 @@ _LETTERS = {
 
 class Builder(Hoisting):
     """Writes one kernel. Vector and scalar operands mix: scalars are splatted as needed. `calls`,
-    `is_callee` and `by_lanes`: see `shared_code`."""
+    `is_callee` and `by_lanes`: see `shared_code`; `few`: see Note [Few values], `math/core.py`."""
 
     def __init__(
         self, *, calls: bool = False, is_callee: bool = False, by_lanes: bool = False
     ) -> None:
         super().__init__()
-        self.calls, self.is_callee, self.by_lanes = calls, is_callee, by_lanes
+        self.calls, self.is_callee, self.by_lanes, self.few = calls, is_callee, by_lanes, False
         self.written: Counter[Any] = Counter()  # places, by code that could be called
 
     # ---------------------------------------------------------------- arguments and memory

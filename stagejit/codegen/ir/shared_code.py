@@ -64,6 +64,7 @@ def called(
     callee = b.callees.get(whole)
     if callee is None:
         inner = Builder(is_callee=True, by_lanes=b.by_lanes)
+        inner.few = b.few
         inner.callees = b.callees
         result = write(inner, *(inner.param(type) for type in whole[1]))
         code, name = inner.finish(), _name(b, name, result)

@@ -2,6 +2,12 @@
 
 Input: `Value`s of f32 or f64, scalar or vector. Output: ops on the builder. Invariant: NaN passes
 through every clamp, and nothing here depends on the number of lanes or on the target.
+
+Note [Few values]: where a kernel has many vectors, a core works at several of them at once, and
+the fewest operations are the fastest: those of Horner's scheme, each of which waits for the one
+before. Where it has one, as in a loop whose state is a number, the core waits. Estrin's scheme has
+a few more, of which the longest chain is a third: 10000 turns of `c = tanh(c)` take 0.17 ms for
+0.20 on a Zen 4.
 """
 
 from __future__ import annotations
@@ -26,9 +32,12 @@ LOG2_E = 1.4426950408889634
 INFINITY, NAN = math.inf, math.nan
 
 
-def polynomial(b: Builder, name: str, x: Value) -> Value:
-    """P(x) of that name, in the format of x."""
-    return horner(b, POLYNOMIALS[f"{name}_{x.type.elem.upper()}"], x)
+def polynomial(b: Builder, name: str, x: Value, *, chained: bool = False) -> Value:
+    """P(x) of that name, in the format of x. chained: by Horner's scheme, where terms are large
+    and that of Estrin would round too often."""
+    coefficients = POLYNOMIALS[f"{name}_{x.type.elem.upper()}"]
+    few = b.few and not chained
+    return estrin(b, coefficients, x) if few else horner(b, coefficients, x)
 
 
 def horner(b: Builder, coefficients: Sequence[float], x: Value) -> Value:
@@ -37,6 +46,19 @@ def horner(b: Builder, coefficients: Sequence[float], x: Value) -> Value:
     for coefficient in reversed(coefficients[:-1]):
         result = b.fma(result, x, coefficient)
     return result
+
+
+def estrin(b: Builder, coefficients: Sequence[float], x: Value) -> Value:
+    """The same by halves: (c0 + c1 x) + (c2 + c3 x) x^2 + ... (Estrin, Organization of computer
+    systems: the fixed plus variable structure computer, 1960)."""
+    terms: list[Value] = [b.const(coefficient, x.type) for coefficient in coefficients]
+    power = x
+    while len(terms) > 1:
+        pairs = zip(terms[::2], terms[1::2], strict=False)
+        joined = [b.fma(high, power, low) for low, high in pairs]
+        terms = joined + terms[2 * len(joined) :]
+        power = power * power if len(terms) > 1 else power
+    return terms[0]
 
 
 def at_most(b: Builder, x: Value, limit: float) -> Value:

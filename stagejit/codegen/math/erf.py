@@ -78,7 +78,7 @@ def _erfc_f64(b: Builder, a: Value) -> Value:
     a = at_most(b, a, 28.0)
     t = (a - 4.0) / (a + 4.0)
     over, over_low = sorted_two_sum(b, a * 2.0, b.const(1.0, a.type))
-    g = reciprocal_corrected(b, polynomial(b, "ERFC", t), 0.0, over, over_low)
+    g = reciprocal_corrected(b, polynomial(b, "ERFC", t, chained=True), 0.0, over, over_low)
     s, n = _exp_of_minus_square(b, a)
     return b.scalef(b.fma(s, g, g), n)
 

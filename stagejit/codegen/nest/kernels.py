@@ -33,6 +33,8 @@ class Nest(Protocol):
     def offsets(self) -> Sequence[Affine]: ...
 
 
+_FEW = 16
+
 N = TypeVar("N", bound=Nest)
 
 
@@ -53,7 +55,18 @@ def kernel_of(
     def emitter(builder: Builder, memory: Mapping[Value, Memory]) -> Emitter:
         return Emitter(Elements(builder, memory, machine))
 
-    return kernel_by(Builder(calls=region.calls), emitter, region, nests, tree, seconds, choices)
+    builder = Builder(calls=region.calls)
+    builder.few = is_small(region)
+    return kernel_by(builder, emitter, region, nests, tree, seconds, choices)
+
+
+def is_small(region: ClosedRegion) -> bool:
+    """Whether a vector or two have all elements."""
+    values = (
+        *(store.value for store in region.stores),
+        *(v for op in region.ops for v in op.results),
+    )
+    return max(value.type.size for value in values) <= _FEW
 
 
 def kernel_by(

@@ -39,10 +39,17 @@ def load(b: Builder, buffer: Buffer, dtype: DType, index: Value, lanes: int) -> 
 
 
 def elementwise(
-    body: Callable[..., Value], dtypes: Sequence[DType], result: DType, lanes: int
+    body: Callable[..., Value],
+    dtypes: Sequence[DType],
+    result: DType,
+    lanes: int,
+    *,
+    few: bool = False,
 ) -> Function:
-    """`out[i] = body(b, *inputs[i])` over [lo, hi), `lanes` at a time (0: scalar)."""
+    """`out[i] = body(b, *inputs[i])` over [lo, hi), `lanes` at a time (0: scalar). few: as where
+    there are few values."""
     b = Builder()
+    b.few = few
     inputs = [b.buffer("x", storage_type(dtype), readonly=True) for dtype in dtypes]
     output = b.buffer("out", storage_type(result))
 
@@ -61,6 +68,8 @@ def emitted(
     lanes: int,
     attrs: Mapping[str, Any] | None = None,
     dtypes: Sequence[DType] | None = None,
+    *,
+    few: bool = False,
 ) -> Function:
     """The kernel of one primitive on operands of `dtype`."""
     return elementwise(
@@ -68,6 +77,7 @@ def emitted(
         dtypes or [dtype] * arity(name),
         types.bool_ if name in PREDICATES else dtype,
         lanes,
+        few=few,
     )
 
 
@@ -92,11 +102,12 @@ def apply(
     lanes: int | None = None,
     attrs: Mapping[str, Any] | None = None,
     dtypes: Sequence[DType] | None = None,
+    few: bool = False,
 ) -> Array:
     """One primitive on arrays, through the compiler."""
     target = target or Target.host()
     lanes = target.lanes(dtype) if lanes is None else lanes
-    function = emitted(name, dtype, lanes, attrs, dtypes)
+    function = emitted(name, dtype, lanes, attrs, dtypes, few=few)
     result = types.bool_ if name in PREDICATES else dtype
     return evaluate(compile_kernel, function, result, *args, target=target)
 

@@ -113,6 +113,16 @@ def test_error_in_scalars(compile_kernel: Compile, name: str, dtype: DType) -> N
     check(compile_kernel, name, dtype, Target.host(), count=1 << 10, lanes=0)
 
 
+@pytest.mark.parametrize("lanes", [0, None], ids=["scalars", "vectors"])
+@pytest.mark.parametrize("dtype", [types.f32, types.f64], ids=str)
+@pytest.mark.parametrize("name", CASES)
+def test_error_of_few_values(
+    compile_kernel: Compile, name: str, dtype: DType, lanes: int | None
+) -> None:
+    """See Note [Few values]."""
+    check(compile_kernel, name, dtype, Target.host(), count=QUICK, lanes=lanes, few=True)
+
+
 @pytest.mark.parametrize("lanes", [2, 3, 64])
 @pytest.mark.parametrize("name", ["exp", "sin", "tanh", "log"])
 def test_error_in_vectors_that_fill_no_register(
