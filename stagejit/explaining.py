@@ -178,10 +178,17 @@ def texts_of(c: Compilation) -> dict[str, Callable[[], str]]:
             "host": lambda: gpu.as_text(c.run_until("host").cuda),
         }
     return common | {
-        "llvm": lambda: _each_kernel(c, lambda g: g.text),
-        "asm": lambda: _each_kernel(c, lambda g: disassemble(g.text)),
+        "llvm": lambda: "\n".join(_texts(c)),
+        "asm": lambda: "\n".join(map(disassemble, _texts(c))),
         "host": lambda: "\n".join(map(host.as_text, c.run_until("host").hosts.values())),
     }
+
+
+def _texts(c: Compilation) -> Iterator[str]:
+    """LLVM IR of what is called: of kernels, and of loops that are one function."""
+    called = {name for host in c.run_until("host").hosts.values() for name in host.kernels()}
+    texts = {generated.symbol: generated.text for generated in c.kernels.values()} | c.loop_texts
+    return (text for symbol, text in texts.items() if symbol in called)
 
 
 def _loops(g: Generated) -> str:

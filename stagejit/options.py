@@ -71,6 +71,7 @@ SWITCHES: dict[str, str] = {
     "channels-last": "what convolutions and pools read lies with its channels innermost",
     "run-beside": "small dispatches come right after others that they do not depend on",
     "share-forks": "neighbours that do not depend on each other share a fork; a GPU's streams",
+    "compile-loops": "a loop of small steps is one function, whose numbers stay in registers",
     "run-in-background": "a call that takes long, or has many results, returns before it is done",
     "parallel-loops": "iterations that do not depend on each other run on several threads",
     "pack-slots": "transient buffers whose lives do not overlap share memory",

@@ -58,6 +58,8 @@ from stagejit.runtime.compilations.progress import Began, progress
 from stagejit.runtime.compilations.running import Step, one_at_a_time, run_steps, tracing
 from stagejit.runtime.cpu.hosting import host_program
 from stagejit.runtime.cpu.loader import load_program
+from stagejit.runtime.cpu.loops import joining
+from stagejit.runtime.cpu.loops.joining import join_loops
 from stagejit.runtime.evaluations import evaluations
 from stagejit.runtime.hosting import program as host
 from stagejit.runtime.left_bodies import left_bodies
@@ -251,6 +253,12 @@ def _host(c: Compilation) -> None:
         run: host_program(run, c.schedule, c.kernels, target, options, has_snapshot=has_one)
         for run in c.schedule.runs
     }
+    if options.enabled(joining.NAME):
+        joined = {run: join_loops(each, c.kernels.values()) for run, each in c.hosts.items()}
+        c.hosts = {run: each.program for run, each in joined.items()}
+        for each in joined.values():
+            c.loop_texts |= each.texts
+            c.on_threads += each.decisions
 
 
 def _verify_hosts(c: Compilation) -> None:
@@ -271,7 +279,7 @@ def _load(c: Compilation) -> None:
     if isinstance(c.target, Device):
         return _load_on_gpu(c, cache, weights)
     require_here(c.target)
-    texts = {generated.symbol: generated.text for generated in c.kernels.values()}
+    texts = {generated.symbol: generated.text for generated in c.kernels.values()} | c.loop_texts
     before = engine().compiled_count
     c.loaded = {
         run: load_program(program, texts, cache, weights if program.bound_nbytes else None)

@@ -65,6 +65,7 @@ class Artifacts:
     schedule: Schedule = field(init=False)
     kernels: dict[Region, Generated] = field(default_factory=dict)
     hosts: dict[Run, HostProgram] = field(default_factory=dict)
+    loop_texts: dict[str, str] = field(default_factory=dict)  # of loops that are one function
     cuda: CudaProgram = field(init=False)  # for a GPU, in the place of `hosts`
     on_threads: list[Decision] = field(default_factory=list)  # or streams, by the same step
     executable: Executable = field(init=False)

@@ -39,6 +39,7 @@ from stagejit.runtime.hosting.program import (
     HostProgram,
     Iterations,
     Launch,
+    LoopKernel,
     Parallel,
     Step,
     verify,
@@ -332,6 +333,8 @@ class _Encoder:
                 return self._looped(lambda: self._while(step, loops))
             case Branch():
                 return self._branch(step, loops)
+            case LoopKernel(kernel, buffers):
+                return self._made("launch", buffers, [kernel, 0, 1, 1], step)
             case Launch() | Copy() | Loop() | Iterations() | Clear():
                 return []
             case _:

@@ -24,7 +24,7 @@ from stagejit.runtime.hosting import background, program_steps
 from stagejit.runtime.hosting import program as host
 from stagejit.runtime.hosting.launching import grain_of, launching
 from stagejit.runtime.hosting.program import HostProgram, Launch, Parallel
-from stagejit.runtime.hosting.program_steps import BufferRef
+from stagejit.runtime.hosting.program_steps import BufferRef, Workspace
 from stagejit.runtime.hosting.scopes import Scope, moved, moving, places_of_run
 from stagejit.runtime.hosting.sites import Sites
 from stagejit.runtime.hosting.steps import Hosting
@@ -151,8 +151,9 @@ class _Hosting(Hosting[host.Step]):
     def call(self, scope: Scope, made: program_steps.Call) -> host.Step:
         return made
 
-    def loop(self, scope: Scope, trip: int, body: Sequence[host.Step]) -> host.Step:
-        return program_steps.Loop(trip, tuple(body))
+    def loop(self, step: Step, scope: Scope, trip: int, body: Sequence[host.Step]) -> host.Step:
+        known = _workspace(step, scope), self.site(step, scope)
+        return program_steps.Loop(trip, tuple(body), *known)
 
     def iterations(
         self, step: Step, scope: Scope, trip: int, body: Sequence[host.Step]
@@ -163,12 +164,14 @@ class _Hosting(Hosting[host.Step]):
 
     def repeat(
         self,
+        step: Step,
         scope: Scope,
         condition: Sequence[host.Step],
         predicate: BufferRef,
         body: Sequence[host.Step],
     ) -> host.Step:
-        return program_steps.While(tuple(condition), predicate, tuple(body))
+        known = _workspace(step, scope), self.site(step, scope)
+        return program_steps.While(tuple(condition), predicate, tuple(body), *known)
 
     def branch(
         self, scope: Scope, index: BufferRef, nbytes: int, branches: Sequence[Sequence[host.Step]]
@@ -265,3 +268,9 @@ class _Hosting(Hosting[host.Step]):
                         step="host",
                         loc=step.region.loc,
                     )
+
+
+def _workspace(step: Step, scope: Scope) -> Workspace | None:
+    """That of a loop, which has one if its body makes what it does not hand on."""
+    name = step.dispatch.bodies[0].workspace
+    return Workspace(scope.place(name), scope.schedule.plan.buffer(name).nbytes) if name else None

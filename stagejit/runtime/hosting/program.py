@@ -11,7 +11,8 @@ iterations, so they must be independent; consecutive steps are ordered.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Union
 
@@ -91,6 +92,17 @@ class Iterations:
 
 
 @dataclass(frozen=True)
+class LoopKernel:
+    """A loop whose steps are one function, with the ABI of a kernel. loop: the `Loop` or `While`;
+    buffers: what its references begin at, as the function takes them."""
+
+    kernel: str
+    buffers: tuple[BufferRef, ...]
+    loop: Step
+    site: int = site_field()
+
+
+@dataclass(frozen=True)
 class Clear:
     """Store zeros in `nbytes` bytes."""
 
@@ -124,7 +136,7 @@ class Check:
 
 Step = Union[
     Launch, Parallel, Call, Copy, Store, Clear, Check,
-    "Loop[Step]", Iterations, "While[Step]", "Branch[Step]",
+    "Loop[Step]", Iterations, "While[Step]", "Branch[Step]", LoopKernel,
 ]  # fmt: skip
 
 
@@ -169,14 +181,15 @@ class HostProgram:
         return len(self.arg_nbytes) + self.has_snapshot + self.background
 
     def launches(self) -> Iterator[Launch]:
-        """Every launch, in program order."""
+        """Every launch, in program order, also those of a `LoopKernel`."""
         for step in walk(self.steps):
             if isinstance(step, Launch):
                 yield step
 
     def kernels(self) -> tuple[str, ...]:
-        """Names of the kernels that are launched, each once, in order of first use."""
-        return tuple(dict.fromkeys(launch.kernel for launch in self.launches()))
+        """Names of the functions that are called, each once, in order of first use: in the place of
+        those of a loop that is one function its own."""
+        return tuple(dict.fromkeys(_called(self.steps)))
 
     def targets(self) -> tuple[str, ...]:
         """Targets of foreign handlers that are called, each once, in order of first use."""
@@ -201,8 +214,18 @@ def bodies(step: Step) -> tuple[tuple[Step, ...], ...]:
             return (launches,)
         case Iterations(body=body):
             return (body,)
+        case LoopKernel(loop=loop):
+            return ((loop,),)
         case _:
             return program_steps.bodies(step)
+
+
+def _called(steps: Iterable[Step]) -> Iterator[str]:
+    for step in steps:
+        if isinstance(step, Launch | LoopKernel):
+            yield step.kernel
+        else:
+            yield from itertools.chain.from_iterable(map(_called, bodies(step)))
 
 
 def verify(program: HostProgram) -> None:
@@ -254,7 +277,7 @@ def _faults_of_iterations(step: Iterations) -> Iterator[str]:
 
 
 def _references(step: Step) -> list[Reference]:
-    if isinstance(step, Launch):
+    if isinstance(step, Launch | LoopKernel):
         return [(ref, 0) for ref in step.buffers]
     if isinstance(step, Clear | Check):
         return [(step.place, step.nbytes)]
@@ -285,6 +308,8 @@ def _line(step: Step) -> str:
             return f"parallel region of {len(launches)}:"
         case Iterations(trip, threads, grain):
             return f"loop {trip} on {threads} threads grain {grain}:"
+        case LoopKernel(kernel, buffers):
+            return f"{kernel}({', '.join(map(ref_text, buffers))}) is:"
         case Clear(place, nbytes):
             return f"clear {ref_text(place)} {nbytes} B"
         case Check(place, dtype, count, axes, infs):

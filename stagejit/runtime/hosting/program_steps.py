@@ -90,11 +90,21 @@ class Store:
 
 
 @dataclass(frozen=True)
+class Workspace:
+    """Memory of what a loop makes and does not hand on: nobody reads there before or after it."""
+
+    place: BufferRef
+    nbytes: int
+
+
+@dataclass(frozen=True)
 class Loop(Generic[S]):
-    """Run `body` `trip` times."""
+    """Run `body` `trip` times. workspace: see `Workspace`."""
 
     trip: int
     body: tuple[S, ...]
+    workspace: Workspace | None = field(default=None, compare=False, repr=False)
+    site: int = site_field()
 
 
 @dataclass(frozen=True)
@@ -104,6 +114,8 @@ class While(Generic[S]):
     condition: tuple[S, ...]
     predicate: BufferRef
     body: tuple[S, ...]
+    workspace: Workspace | None = field(default=None, compare=False, repr=False)
+    site: int = site_field()
 
 
 @dataclass(frozen=True)

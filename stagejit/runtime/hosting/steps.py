@@ -49,7 +49,7 @@ class Hosting(ABC, Generic[S]):
     def call(self, scope: Scope, made: program_steps.Call) -> S: ...
 
     @abstractmethod
-    def loop(self, scope: Scope, trip: int, body: Sequence[S]) -> S: ...
+    def loop(self, step: Step, scope: Scope, trip: int, body: Sequence[S]) -> S: ...
 
     @abstractmethod
     def iterations(self, step: Step, scope: Scope, trip: int, body: Sequence[S]) -> S:
@@ -57,7 +57,12 @@ class Hosting(ABC, Generic[S]):
 
     @abstractmethod
     def repeat(
-        self, scope: Scope, condition: Sequence[S], predicate: BufferRef, body: Sequence[S]
+        self,
+        step: Step,
+        scope: Scope,
+        condition: Sequence[S],
+        predicate: BufferRef,
+        body: Sequence[S],
     ) -> S:
         """A `program_steps.While`."""
 
@@ -90,14 +95,14 @@ class Hosting(ABC, Generic[S]):
         inner = replace(scope, loops=scope.loops + 1)
         if not body.alternates:
             turn = (*self.body(step, 0, inner, Pass()), *back)
-            return [self.loop(scope, body.trip, turn)]
+            return [self.loop(step, scope, body.trip, turn)]
         pairs, rest = divmod(body.trip, 2)
         twice = (
             *self.body(step, 0, inner, Pass(0, 2)),
             *self.body(step, 0, inner, Pass(1, 2, exchanged=True)),
         )
         last = [*self.body(step, 0, scope, Pass(body.trip - 1, 0)), *back] if rest else []
-        return [self.loop(scope, pairs, twice), *last]
+        return [self.loop(step, scope, pairs, twice), *last]
 
     def _iterations(self, step: Step, trip: int, scope: Scope) -> list[S]:
         """Those of a loop that threads share, and what its counters come to."""
@@ -120,13 +125,13 @@ class Hosting(ABC, Generic[S]):
         predicate = moved(scope.place(verdict.outer), verdict.offset_nbytes)
         body, back = self.body(step, 0, scope, ONCE), self._copies(step, 0, scope)
         if not step.dispatch.bodies[0].alternates:
-            return self.repeat(scope, condition, predicate, (*body, *back))
+            return self.repeat(step, scope, condition, predicate, (*body, *back))
         # The buffers are exchanged now; they are exchanged again, or copied back before the end.
         turned = Pass(every=0, exchanged=True)
         again = self.body(step, 1, scope, turned)
         both = (tuple(back), self.body(step, 0, scope, turned))
         twice = self.branch(scope, predicate, 1, both)
-        return self.repeat(scope, condition, predicate, (*body, *again, *twice))
+        return self.repeat(step, scope, condition, predicate, (*body, *again, *twice))
 
     def _branch(self, step: Step, scope: Scope) -> list[S]:
         anchor = step.region.anchor

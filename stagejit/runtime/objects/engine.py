@@ -4,13 +4,17 @@ Input: modules of LLVM IR text, each named by one content-addressed symbol that 
 the addresses of the symbols they import. Output: a `Module` for each, whose code is in memory as
 long as the object. Invariants: there is at most one module of a symbol at any time; threads that
 want the same one make it once, others work beside each other; the IR is the caller's last word (no
-IR pass pipeline runs, see Note [No IR passes]).
+IR pass pipeline runs, see Note [No IR passes]) unless it asks for more.
 
 Note [No IR passes]: kernels arrive with explicit vectors, unrolled tiles and hoisted addresses, so
 the middle end finds nothing: same speed, half the compile time. Code generation stays at level 2,
 since level 0 is five times slower code. Of that level loops are left as they are written, see Note
 [Addresses of loops] of `codegen/cpu/llvm/lower.py`; as the option for it is the whole process's, it
 is on only while this compiles: others who use LLVM have their loops rewritten.
+
+Note [IR passes]: a module that begins with the line `WITH_PASSES` is put together of several
+kernels. There the middle end finds much: arguments that are known, loops of few turns, memory
+that only the module sees. It gets LLVM's usual passes, but those that make vectors.
 
 Note [Position-independent code]: code is mapped wherever there is room. With the default JIT
 relocation model the address of an imported function is a 32-bit constant, which cannot reach it.
@@ -45,6 +49,8 @@ from stagejit.runtime.objects.object_cache import ObjectCache, digest
 
 # Part of each cache key: raise it when the meaning of cached objects changes (the kernel ABI, say).
 ABI_VERSION = 4
+
+WITH_PASSES = "; with passes"
 
 _LARGE_NBYTES = 4096  # of an object: packing a smaller one saves less than a page, in 0.1 ms
 
@@ -324,6 +330,8 @@ class _parsed:
             self._module.triple = Target.host().triple
             self._module.data_layout = str(self._machine.target_data)
             self._module.verify()
+            if self._ir.startswith(WITH_PASSES):
+                _optimize(self._module, self._machine)
         except RuntimeError as error:
             raise InternalError(
                 f"LLVM rejects a module: {error}", step="llvm", dump=self._ir
@@ -332,6 +340,14 @@ class _parsed:
 
     def __exit__(self, *exc: object) -> None:
         self._module.close()
+
+
+def _optimize(module: Any, machine: Any) -> None:
+    """See Note [IR passes]."""
+    tuning = llvm.create_pipeline_tuning_options(speed_level=2)
+    tuning.loop_vectorization = tuning.slp_vectorization = False
+    builder = llvm.create_pass_builder(machine, tuning)
+    builder.getModulePassManager().run(module, builder)
 
 
 def _compile(ir: str) -> bytes:

@@ -154,6 +154,15 @@ OF_DISPATCHES = {
         0,
         hosts=lambda text: text.count("in the background"),
     ),
+    "compile-loops": Ablation(
+        lambda x: lax.scan(lambda c, v: (0.5 * c + v,) * 2, jnp.float32(0), x.ravel())[1],
+        (np.ones((10, 10), np.float32),),
+        lambda x: 2 - np.exp2(-np.arange(100.0)),
+        dispatches,
+        1,
+        0,
+        hosts=lambda text: text.count(") is:"),
+    ),
     "parallel-loops": Ablation(
         lambda x: lax.map(lambda row: jnp.tanh(row @ x[0]) @ x[0], x),
         (np.ones((64, 64, 64), np.float32),),

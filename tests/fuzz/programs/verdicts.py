@@ -12,6 +12,7 @@ and takes scans, windows and log1p from NumPy.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import re
 import types
@@ -29,6 +30,7 @@ import stagejit
 from stagejit.errors import FallbackWarning
 from tests.fuzz.programs.draft import NAMES
 from tests.fuzz.programs.generate import Program, given
+from tests.loops.joined import loops_joined
 
 # Relative to the largest element of a result, by the coarsest float type that a program names.
 _TOLERANCES = {"float8": 4e-2, "bfloat16": 6e-2, "float16": 1e-2, "float32": 2e-4}
@@ -93,7 +95,13 @@ def staged(program: Program) -> Callable[[], Any]:
     defined = program.defined
     how = {} if program.seed % 4 == 0 else {"compiler_options": _QUICKLY}  # for XLA's part
     jitted = stagejit.jit(defined["f"], options=program.options, **how, **defined["JIT"])
-    return lambda: _called(jitted, program)
+    eager = program.seed % 2 == 1  # loops are short here: few would be one function
+
+    def call() -> Any:
+        with loops_joined() if eager else contextlib.nullcontext():
+            return _called(jitted, program)
+
+    return call
 
 
 def _with_jax(program: Program) -> Any:

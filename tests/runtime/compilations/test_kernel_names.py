@@ -48,7 +48,7 @@ def test_dispatches_say_which_kernel_they_launch(compiled: stagejit.Compiled) ->
             assert not dispatch.kernel
         else:
             assert f"@{dispatch.kernel}(" in text
-    defined = set(re.findall(r"define void @(sj_k_\w+)\(", text))
+    defined = set(re.findall(r"define (?:internal )?void @(sj_k_\w+)\(", text))
     assert {dispatch.kernel for dispatch in found} - {""} <= defined  # of borders there are more
 
 

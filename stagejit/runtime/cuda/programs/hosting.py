@@ -224,7 +224,7 @@ class _Hosting(hosting.Hosting[Step]):
     def call(self, scope: Scope, made: program_steps.Call) -> Step:
         return Call(scope.stream, made.target, made.operands, made.results, made.attributes)
 
-    def loop(self, scope: Scope, trip: int, body: Sequence[Step]) -> Step:
+    def loop(self, step: scheduled.Step, scope: Scope, trip: int, body: Sequence[Step]) -> Step:
         return Loop(trip, tuple(body))
 
     def iterations(
@@ -234,7 +234,12 @@ class _Hosting(hosting.Hosting[Step]):
         return Loop(1, (Loop(trip, tuple(body)),))
 
     def repeat(
-        self, scope: Scope, condition: Sequence[Step], predicate: BufferRef, body: Sequence[Step]
+        self,
+        step: scheduled.Step,
+        scope: Scope,
+        condition: Sequence[Step],
+        predicate: BufferRef,
+        body: Sequence[Step],
     ) -> Step:
         return While(scope.stream, tuple(condition), predicate, tuple(body))
 

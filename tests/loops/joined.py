@@ -1,0 +1,16 @@
+"""Loops as one function also where that would not pay."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from unittest import mock
+
+from stagejit.runtime.cpu.loops import joining
+
+
+@contextlib.contextmanager
+def loops_joined() -> Iterator[None]:
+    """What is compiled inside has every loop as one function that can be one."""
+    with mock.patch.multiple(joining, _LEAST_SECONDS=0.0, _LEAST_SHARE=0.0):
+        yield
