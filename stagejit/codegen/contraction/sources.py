@@ -75,7 +75,9 @@ class Source(Operand):
             length, axes = window.length(extents), window.at.loop_vars()
             size *= -(-length // lanes) * lanes if lane in axes else length
             plain -= axes
-        return size * math.prod(extents.get(var, var.extent) for var in plain)
+        for var in plain:
+            size *= extents.get(var, var.extent)
+        return size
 
 
 def source_of(region: ClosedRegion, operand: Operand) -> Source:

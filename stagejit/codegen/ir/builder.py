@@ -193,9 +193,9 @@ class Builder(Hoisting):
         """a where condition holds, else b; `condition` may be scalar for vector values."""
         like = next(o.type for o in (a, b) if isinstance(o, Value))
         lanes = max([condition.type.lanes, *(o.type.lanes for o in (a, b) if isinstance(o, Value))])
-        like = like.with_lanes(lanes)
-        x, y = self.as_value(a, like), self.as_value(b, like)
-        return self._pure("select", (condition, x, y), like)
+        x, y = (self.as_value(operand, like.with_lanes(lanes)) for operand in (a, b))
+        known = None if condition.const is None else x if condition.const else y
+        return self._pure("select", (condition, x, y), x.type) if known is None else known
 
     def cast(self, opcode: str, a: Value, elem: str) -> Value:
         """trunc zext sext fptrunc fpext fptosi fptoui sitofp uitofp bitcast; `fptosi`/`fptoui`

@@ -229,6 +229,15 @@ def test_scalars_and_numbers_take_the_lanes_of_vectors() -> None:
     assert b.splat(b.const(2.0, F32), 8).const == 2.0
 
 
+def test_a_choice_that_is_known_takes_no_instruction() -> None:
+    b = Builder()
+    x = b.load(b.buffer("x", F32, readonly=True), 0, 8)
+    assert b.select(b.compare("lt", b.const(2), 3), x, 0.0) is x
+    assert b.select(b.compare("lt", b.const(3), 3), x, 0.5).const == 0.5
+    assert b.select(b.const(1, I1), b.load(b.buffer("y", F32), 0), x).type == x.type
+    assert b.select(b.compare("lt", b.param(), 3), x, 0.0) is not x
+
+
 def test_loop_must_return_what_it_carries() -> None:
     b = Builder()
     with pytest.raises(TypeError, match="loop carries"):
