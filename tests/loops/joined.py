@@ -12,5 +12,6 @@ from stagejit.runtime.cpu.loops import joining
 @contextlib.contextmanager
 def loops_joined() -> Iterator[None]:
     """What is compiled inside has every loop as one function that can be one."""
-    with mock.patch.multiple(joining, _LEAST_SECONDS=0.0, _LEAST_SHARE=0.0):
+    limits = {"_LEAST_SECONDS": 0.0, "_LEAST_SHARE": 0.0, "_LINE_SECONDS": 0.0}
+    with mock.patch.multiple(joining, **limits):
         yield

@@ -36,6 +36,9 @@ _CALL_SECONDS = 6e-9  # of a step in the interpreter, with the memory that is be
 _LEAST_SHARE = 0.1  # of a turn that calls take
 _LEAST_SECONDS = 2e-7  # that all turns save
 _MOST_LINES = 4000  # of LLVM IR
+_LINE_SECONDS = 9e-5  # that one takes longer to compile there than as a part of a kernel
+_FEW_LINES = 100  # for which there is one module instead of several
+_CALLS = 5000  # in which that is paid back
 _TURNS = 100  # of a loop that ends when it ends
 
 
@@ -51,7 +54,7 @@ class Joined:
 def join_loops(program: HostProgram, kernels: Iterable[Generated]) -> Joined:
     """The program with loops that are one function each, where that pays."""
     joining = _Joining(program, {generated.symbol: generated for generated in kernels})
-    steps = joining.steps(program.steps, 0)
+    steps = joining.steps(program.steps, 0, 1)
     if not joining.texts:
         return Joined(program, {}, tuple(joining.decisions))
     return Joined(replace(program, steps=steps), joining.texts, tuple(joining.decisions))
@@ -77,27 +80,29 @@ class _Joining:
         self.texts: dict[str, str] = {}
         self.decisions: list[Decision] = []
 
-    def steps(self, steps: Iterable[Step], loops: int) -> tuple[Step, ...]:
-        """loops: how many counted loops are around them."""
-        return tuple(self._step(step, loops) for step in steps)
+    def steps(self, steps: Iterable[Step], loops: int, times: int) -> tuple[Step, ...]:
+        """loops: how many counted loops are around them. times: how often they run in a call."""
+        return tuple(self._step(step, loops, times) for step in steps)
 
-    def _step(self, step: Step, loops: int) -> Step:
+    def _step(self, step: Step, loops: int, times: int) -> Step:
         if isinstance(step, Loop | While):
-            why_not = self._refusal(step)
+            why_not = self._refusal(step, times)
             if not why_not:
                 return self._joined(step, loops)
             if why_not != _NOTHING:
                 self._decide(step, False, why_not)
         match step:
-            case Loop(body=body):
-                return replace(step, body=self.steps(body, loops + 1))
-            case Iterations(body=body):
-                return replace(step, body=self.steps(body, loops + 2))
+            case Loop(trip, body):
+                return replace(step, body=self.steps(body, loops + 1, times * trip))
+            case Iterations(trip, body=body):
+                return replace(step, body=self.steps(body, loops + 2, times * trip))
             case While(condition=condition, body=body):
-                inner = self.steps(condition, loops), self.steps(body, loops)
+                times *= _TURNS
+                inner = self.steps(condition, loops, times), self.steps(body, loops, times)
                 return replace(step, condition=inner[0], body=inner[1])
             case Branch(branches=branches):
-                return replace(step, branches=tuple(self.steps(side, loops) for side in branches))
+                sides = tuple(self.steps(side, loops, times) for side in branches)
+                return replace(step, branches=sides)
             case _:
                 return step
 
@@ -114,8 +119,8 @@ class _Joining:
 
     # -- whether ----------------------------------------------------------------------------------
 
-    def _refusal(self, loop: Loop[Step] | While[Step]) -> str:
-        """Why a loop stays as it is; "" if it does not."""
+    def _refusal(self, loop: Loop[Step] | While[Step], times: int) -> str:
+        """Why a loop stays as it is; "" if it does not. times: how often a call runs it."""
         launched = [step for step in walk((loop,)) if isinstance(step, Launch) and step.total]
         if not launched:
             return _NOTHING
@@ -128,9 +133,11 @@ class _Joining:
         saved = turn.calls * _CALL_SECONDS
         if saved < _LEAST_SHARE * (turn.seconds + saved):
             return f"{self._gain(loop)}: little"
-        turns = loop.trip if isinstance(loop, Loop) else _TURNS
+        turns = times * (loop.trip if isinstance(loop, Loop) else _TURNS)
         if saved * turns < _LEAST_SECONDS:
             return f"{self._gain(loop)}, {turns} times: little"
+        if _LINE_SECONDS * (lines - _FEW_LINES) > _CALLS * turns * saved:
+            return f"{self._gain(loop)}, {turns} times; to compile {lines} lines takes longer"
         return ""
 
     def _gain(self, loop: Loop[Step] | While[Step]) -> str:

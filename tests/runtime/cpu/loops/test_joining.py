@@ -180,6 +180,13 @@ def test_only_loops_where_it_pays() -> None:
     assert "3 times: little" in reason(smoothed, x[:3])
 
 
+def test_what_takes_long_to_compile_has_to_save_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = array(60)
+    assert joined(products, x) == 0
+    assert "lines takes longer" in reason(products, x)
+    assert joined(products, array(6000)) == 1
+
+
 def test_a_body_beside_which_calls_are_nothing_stays_as_it_is() -> None:
     def f(x: Any, w: Any) -> Any:
         return lax.fori_loop(0, 100, lambda i, c: jnp.tanh(c @ w), x)
