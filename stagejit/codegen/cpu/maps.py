@@ -222,7 +222,7 @@ class _Policy:
             body = self.emitter.interleaved(self.stride, body)
         count, code = -(-vector.extent // self.lanes), self.code * (1 + bool(self.loops.cuts))
         straight = block == vector.extent and count <= _UNROLLED and count * code <= _STRAIGHT
-        if straight and self._is_small(vector):
+        if straight and not inner and self._is_small(vector):
             pieces = pieces_of(vector.extent, self.lanes, 2)
             self.emitter.chose("row", f"{pieces} pieces, of which none is masked")
             return narrowing(vector, self.lanes, 2, body, straight=True)
@@ -235,7 +235,8 @@ class _Policy:
         """See Note [Small maps]."""
         pieces = pieces_of(vector.extent, self.lanes, 2)
         few = is_small(self.loops.region) and pieces * self.code <= _STRAIGHT
-        return few and vector.extent % self.lanes != 0 and self.stride == 1
+        plain = self.stride == 1 and interior_of(self.loops) is None  # which is one of vectors
+        return few and plain and vector.extent % self.lanes != 0
 
     def _one_vector(self) -> Do:
         """See Note [Interiors]."""

@@ -10,9 +10,12 @@ import numpy as np
 import pytest
 from jax import lax
 
+import stagejit
 from stagejit.codegen.generate import kernel_of
 from stagejit.codegen.ir.nodes import Function, Value
+from stagejit.codegen.ir.verifier import verify
 from stagejit.codegen.target import Target
+from stagejit.graph.text.parser import parse
 from stagejit.trace.translate import graph_of
 from tests.codegen.cpu.contract.test_contract import array
 from tests.codegen.regions import Runner, region_of
@@ -75,6 +78,41 @@ def test_what_is_many_short_vectors_has_long_ones_with_a_mask() -> None:
 def test_small_maps(runner: Runner, size: int, dtype: Any) -> None:
     x = array(size, dtype=np.int8).astype(dtype)
     runner.check(lambda x: (jnp.where(x > 0, x, x[::-1]), jnp.flip(x).astype(np.float32)), x)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("dtype", ["f64", "f32", "i8"])
+@pytest.mark.parametrize(
+    ("size", "at", "whole"), [(6, 1, 7), (6, 0, 7), (4, 1, 5), (4, 2, 9), (1, 2, 3)]
+)
+def test_small_overlays(
+    compile_kernel: Any, target: str, dtype: str, size: int, at: int, whole: int
+) -> None:
+    graph = parse(
+        f"graph @f(%x: {dtype}[{size}]) {{\n"
+        f"  %0: {dtype}[] = const {0 if dtype == 'i8' else 0.0}\n"
+        f"  %1: {dtype}[{whole}] = fill %0\n"
+        f"  %2: {dtype}[{whole}] = overlay %x into %1 at ({at})\n"
+        "  return %2\n}\n"
+    )
+    verify(kernel_of(region_of(graph), TARGETS[target]()).function)
+
+
+def test_small_maps_of_what_is_put_together() -> None:
+    x, y, i = array(7), array(4), np.array([3, 0, 6, 6, 1], np.int32)
+
+    def f(x: Any, y: Any, i: Any) -> Any:
+        return (
+            jnp.concatenate([x[:3], y * 2]) + 1,
+            jnp.roll(x, 2) * jnp.pad(x[1:], (0, 1)),
+            jnp.repeat(x, 3, 0)[:13] - 1,
+            x[i] + 1,
+            jnp.pad(jnp.repeat(y, 2), (1, 4)) * 2,
+        )
+
+    found = stagejit.jit(f, options=stagejit.Options(verify=True))(x, y, i)
+    for a, b in zip(found, f(x, y, i), strict=True):
+        np.testing.assert_array_equal(a, b)
 
 
 @pytest.mark.parametrize("shape", [(3,), (5,), (7,), (3, 3), (2, 5), (11,)])
