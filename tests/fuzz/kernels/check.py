@@ -126,7 +126,8 @@ def jobs_of(
         return
     except Exception as error:
         raise CaseFault(f"forming regions: {type(error).__name__}: {error}") from error
-    parts = [part for region in regions for part in region.parts]
+    # A loop, as of tiles, has none: those of its body run on the host's steps only.
+    parts = [part for region in regions if region.has_kernel for part in region.parts]
     reference = Reference(dispatches, inputs)
     _require_meaning(graph, dispatches, inputs, reference)
     for number, part in enumerate(parts):
