@@ -210,8 +210,8 @@ def parts(d: Draft) -> None:
     apart = _parts_of(d, x, axis, tile, neutral(fn, x.dtype))
     summed = tuple(at + 1 for at in axes)
     bound = x.bound * math.prod(shape) if fn == "add" else x.bound
-    attrs = {"bound": bound, "fraction": x.fraction, "exact": x.exact}
-    d.add("reduce", [apart], fn=fn, axes=summed, **attrs)
+    known: dict[str, Any] = {"bound": bound, "fraction": x.fraction, "exact": x.exact}
+    d.add("reduce", [apart], fn=fn, axes=summed, **known)
     if c.below(3) == 0 and len(axes) == 1 and x.exact and x.dtype is not bool_:
         best = _parts_of(d, x, axis, tile, neutral("max", x.dtype))
         d.add("reduce", [best], fn="argmax", axes=summed, dtype=i32, exact=True, bound=2000.0)
