@@ -185,10 +185,9 @@ def texts_of(c: Compilation) -> dict[str, Callable[[], str]]:
 
 
 def _texts(c: Compilation) -> Iterator[str]:
-    """LLVM IR of what is called: of kernels, and of loops that are one function."""
+    """LLVM IR of what is called."""
     called = {name for host in c.run_until("host").hosts.values() for name in host.kernels()}
-    texts = {generated.symbol: generated.text for generated in c.kernels.values()} | c.loop_texts
-    return (text for symbol, text in texts.items() if symbol in called)
+    return (text for symbol, text in c.texts.items() if symbol in called)
 
 
 def _loops(g: Generated) -> str:

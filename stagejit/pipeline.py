@@ -279,7 +279,7 @@ def _load(c: Compilation) -> None:
     if isinstance(c.target, Device):
         return _load_on_gpu(c, cache, weights)
     require_here(c.target)
-    texts = {generated.symbol: generated.text for generated in c.kernels.values()} | c.loop_texts
+    texts = c.texts
     before = engine().compiled_count
     c.loaded = {
         run: load_program(program, texts, cache, weights if program.bound_nbytes else None)

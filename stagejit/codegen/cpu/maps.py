@@ -222,8 +222,8 @@ class _Policy:
             body = self.emitter.interleaved(self.stride, body)
         count, code = -(-vector.extent // self.lanes), self.code * (1 + bool(self.loops.cuts))
         straight = block == vector.extent and count <= _UNROLLED and count * code <= _STRAIGHT
-        if straight and not inner and self._is_small(vector):
-            pieces = pieces_of(vector.extent, self.lanes, 2)
+        pieces = pieces_of(vector.extent, self.lanes, 2)
+        if straight and not inner and pieces * self.code <= _STRAIGHT and self._is_small(vector):
             self.emitter.chose("row", f"{pieces} pieces, of which none is masked")
             return narrowing(vector, self.lanes, 2, body, straight=True)
         tail: Tail = "all masked" if self._masked(vector) else "masked"
@@ -233,10 +233,9 @@ class _Policy:
 
     def _is_small(self, vector: Var) -> bool:
         """See Note [Small maps]."""
-        pieces = pieces_of(vector.extent, self.lanes, 2)
-        few = is_small(self.loops.region) and pieces * self.code <= _STRAIGHT
-        plain = self.stride == 1 and interior_of(self.loops) is None  # which is one of vectors
-        return few and plain and vector.extent % self.lanes != 0
+        plain = self.stride == 1 and vector.extent % self.lanes != 0
+        # An interior is one of vectors.
+        return plain and is_small(self.loops.region) and interior_of(self.loops) is None
 
     def _one_vector(self) -> Do:
         """See Note [Interiors]."""

@@ -33,7 +33,7 @@ class Nest(Protocol):
     def offsets(self) -> Sequence[Affine]: ...
 
 
-_FEW = 16
+_FEW = 16  # elements
 
 N = TypeVar("N", bound=Nest)
 

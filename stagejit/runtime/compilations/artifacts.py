@@ -99,6 +99,11 @@ class Artifacts:
         return self.schedule.plan
 
     @property
+    def texts(self) -> dict[str, str]:
+        """What there is to call, by symbol: kernels, and loops that are one function."""
+        return {made.symbol: made.text for made in self.kernels.values()} | self.loop_texts
+
+    @property
     def compile_times(self) -> CompileTimes:
         """Of the steps that have run."""
         kernels = len({generated.symbol for generated in self.kernels.values()})

@@ -76,20 +76,17 @@ def product_kernel(region: ClosedRegion, target: Target, only: TileSize | None =
 
 def _fitting(nests: Sequence[Nest], target: Target) -> Target:
     """With vectors that small products fill, see Note [Small products]."""
-    dtypes = {d for nest in nests for d in (nest.dtype, *_dtypes(nest))}
-    if len(nests) > 1 or len(dtypes) > 1 or not nests[0].dtype.is_float:
+    nest, *others = nests
+    operands = {side.value.type.dtype for side in (nest.left, nest.right)}
+    if others or {*operands, nest.total} != {nest.dtype} or not nest.dtype.is_float:
         return target
-    extents = [var.extent for var in (*nests[0].axes, *nests[0].reduce)]
-    full, nbytes = target.lanes(nests[0].dtype), nests[0].dtype.itemsize
+    extents = [var.extent for var in (*nest.axes, *nest.reduce)]
+    full, nbytes = target.lanes(nest.dtype), nest.dtype.itemsize
     whole = math.gcd(full, *extents)
     if whole == full or math.prod(extents) > _FEW * whole:
         return target
     part = whole / full
     return replace(target, vector_nbytes=whole * nbytes, peak_flops=part * target.peak_flops)
-
-
-def _dtypes(nest: Nest) -> tuple[DType, DType, DType]:
-    return nest.left.value.type.dtype, nest.right.value.type.dtype, nest.total
 
 
 class Products:

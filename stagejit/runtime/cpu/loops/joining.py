@@ -77,6 +77,7 @@ class _Turn:
 class _Joining:
     def __init__(self, program: HostProgram, kernels: Mapping[str, Generated]) -> None:
         self.program, self.kernels = program, kernels
+        self.kernel_texts = {symbol: generated.text for symbol, generated in kernels.items()}
         self.texts: dict[str, str] = {}
         self.decisions: list[Decision] = []
 
@@ -107,10 +108,9 @@ class _Joining:
                 return step
 
     def _joined(self, loop: Loop[Step] | While[Step], loops: int) -> Step:
-        texts = {symbol: generated.text for symbol, generated in self.kernels.items()}
-        function = function_of(loop, texts, loops)
+        function = function_of(loop, self.kernel_texts, loops)
         self.texts[function.symbol] = function.text
-        self._decide(loop, True, self._gain(loop))
+        self._decide(loop, True, _gain(self._turn(loop.body)))
         return LoopKernel(function.symbol, function.buffers, loop, loop.site)
 
     def _decide(self, loop: Loop[Step] | While[Step], applied: bool, reason: str) -> None:
@@ -126,26 +126,19 @@ class _Joining:
             return _NOTHING
         if other := next(_others(loop), ""):
             return other
-        lines = sum(self.kernels[step.kernel].text.count("\n") for step in launched)
+        lines = sum(self.kernel_texts[step.kernel].count("\n") for step in launched)
         if lines > _MOST_LINES:
             return f"{lines} lines of LLVM IR, more than {_MOST_LINES}"
         turn = self._turn(loop.body)
-        saved = turn.calls * _CALL_SECONDS
+        saved, gain = turn.calls * _CALL_SECONDS, _gain(turn)
         if saved < _LEAST_SHARE * (turn.seconds + saved):
-            return f"{self._gain(loop)}: little"
+            return f"{gain}: little"
         turns = times * (loop.trip if isinstance(loop, Loop) else _TURNS)
         if saved * turns < _LEAST_SECONDS:
-            return f"{self._gain(loop)}, {turns} times: little"
+            return f"{gain}, {turns} times: little"
         if _LINE_SECONDS * (lines - _FEW_LINES) > _CALLS * turns * saved:
-            return f"{self._gain(loop)}, {turns} times; to compile {lines} lines takes longer"
+            return f"{gain}, {turns} times; to compile {lines} lines takes longer"
         return ""
-
-    def _gain(self, loop: Loop[Step] | While[Step]) -> str:
-        turn = self._turn(loop.body)
-        saved = seconds_text(turn.calls * _CALL_SECONDS)
-        return (
-            f"by the model a turn takes {seconds_text(turn.seconds)}, and to call its steps {saved}"
-        )
 
     def _turn(self, steps: Iterable[Step]) -> _Turn:
         found = _Turn()
@@ -167,6 +160,11 @@ class _Joining:
 
 
 _NOTHING = "it launches nothing"
+
+
+def _gain(turn: _Turn) -> str:
+    seconds, saved = map(seconds_text, (turn.seconds, turn.calls * _CALL_SECONDS))
+    return f"by the model a turn takes {seconds}, and to call its steps {saved}"
 
 
 def _others(loop: Loop[Step] | While[Step]) -> Iterator[str]:
