@@ -206,6 +206,32 @@ def test_the_judge_takes_numpy_for_right_where_jax_is_wrong() -> None:
     assert wide[0].dtype == np.float64
 
 
+POOLED = """
+def pooled(a):
+    windows = lax.reduce_window(a, -jnp.inf, lax.max, (2,), (1,), 'SAME')
+    return jnp.sum(windows * jnp.arange(1.0, 6.0))
+return jax.grad(pooled)(x)
+""".strip()
+NAN_LAST = "np.array([1.0, 3.0, 3.0, 2.0, np.nan], np.float32),"
+
+
+def test_the_judge_knows_where_the_gradient_of_a_pooling_goes() -> None:
+    """XLA gives that of the last window, whose second element is the border, to the border."""
+    drawn = program(POOLED, NAN_LAST)
+    expected = [[0.0, 1.0 + 2.0, 3.0, 0.0, 4.0 + 5.0]]  # the first of equal ones; NaN
+    np.testing.assert_array_equal(verdicts.evaluated(drawn), expected)
+    verdict = judge(drawn)
+    assert verdict.kind in ("right", "jax is wrong"), verdict  # a later XLA may be right
+
+
+@pytest.mark.parametrize("given", [NAN_LAST, NAN_LAST.replace("np.nan", "0.5")])
+def test_the_judge_sees_the_gradient_of_a_pooling_at_another_element(
+    given: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_ours(monkeypatch, lambda leaf: leaf.at[2:4].set(leaf[2:4][::-1] + 1))
+    assert judge(program(POOLED, given)).kind == "wrong"
+
+
 def test_the_judge_evaluates_loops_of_no_steps() -> None:
     """XLA overwrites what a fused update still reads: beside an empty loop we were called wrong."""
     body = """

@@ -4,10 +4,6 @@ Input: a program. Output: a `Verdict`. Invariant: nothing is called wrong that a
 could give: where we differ from jax.jit, the judge is the program evaluated operation by operation
 in float64, and what neither of the two can tell (a comparison whose operands differ by a rounding)
 is `unstable`.
-
-Note [Where jax is wrong]: XLA clamps slices of slices in loops wrongly, loses NaN in windowed
-minima, scans u8 wrongly, and has a float64 log1p of few digits. The judge runs no loop of XLA's,
-and takes scans, windows and log1p from NumPy.
 """
 
 from __future__ import annotations
@@ -15,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import re
-import types
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -30,6 +25,7 @@ import stagejit
 from stagejit.errors import FallbackWarning
 from tests.fuzz.programs.draft import NAMES
 from tests.fuzz.programs.generate import Program, given
+from tests.fuzz.programs.instead import LOOPS, OF_JNP, OF_LAX, Instead
 from tests.loops.joined import loops_joined
 
 # Relative to the largest element of a result, by the coarsest float type that a program names.
@@ -229,7 +225,7 @@ def _attempt(evaluate: Callable[[], Leaves]) -> Leaves | None:
 
 def _op_by_op(program: Program) -> Leaves:
     """JAX without its fusions and loops."""
-    made = dict(NAMES) | {"lax": _Wide(lax, _LOOPS)}
+    made = dict(NAMES) | {"lax": Instead(lax, LOOPS)}
     with jax.disable_jit():
         exec(program.source, made)
         return leaves_of(_evaluated(made["f"], *given(made)))[0]
@@ -278,87 +274,10 @@ def _difference(ours: Leaves, theirs: Leaves, differing: Sequence[int], toleranc
 
 
 def evaluated(program: Program) -> Leaves:
-    """The program in float64, operation by operation; see Note [Where jax is wrong]."""
+    """The program in float64, operation by operation; see Note [Where jax is wrong] of
+    `instead.py`."""
     source = re.sub(r"\bnp\.float(16|32)\b", "np.float64", program.source)
-    made: dict[str, Any] = dict(NAMES) | {"jnp": _Wide(jnp, _JNP), "lax": _Wide(lax, _LAX)}
+    made: dict[str, Any] = dict(NAMES) | {"jnp": Instead(jnp, OF_JNP), "lax": Instead(lax, OF_LAX)}
     with jax.enable_x64(True), jax.disable_jit():
         exec(source, made)
         return leaves_of(_evaluated(made["f"], *given(made)))[0]
-
-
-class _Wide(types.SimpleNamespace):
-    """A module of JAX's in which some names mean something else."""
-
-    def __init__(self, module: Any, instead: dict[str, Any]) -> None:
-        super().__init__(**instead)
-        self.__module = module
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.__module, name)
-
-
-def _log1p(x: Any) -> Any:
-    return jnp.asarray(np.log1p(np.asarray(x))) if _is_concrete(x) else jnp.log1p(x)
-
-
-def _is_concrete(x: Any) -> bool:
-    return not isinstance(x, jax.core.Tracer)
-
-
-def _cumulative(name: str, fn: Any) -> Callable[..., Any]:
-    own = getattr(lax, name)
-
-    def evaluate(x: Any, axis: int = 0, reverse: bool = False) -> Any:
-        if not _is_concrete(x):
-            return own(x, axis=axis, reverse=reverse)
-        array = np.asarray(x)
-        array = np.flip(array, axis) if reverse else array
-        made = fn.accumulate(array, axis=axis, dtype=array.dtype)
-        return jnp.asarray(np.flip(made, axis) if reverse else made)
-
-    return evaluate
-
-
-def _reduce_window(
-    x: Any, init: Any, fn: Any, sizes: Sequence[int], strides: Sequence[int], padding: str
-) -> Any:
-    if not _is_concrete(x):
-        return lax.reduce_window(x, init, fn, sizes, strides, padding)
-    combine = {lax.add: np.add, lax.max: np.maximum, lax.min: np.minimum}[fn]
-    array = np.asarray(x)
-    pads = lax.padtype_to_pads(array.shape, sizes, strides, padding)
-    array = np.pad(array, pads, constant_values=np.asarray(init))
-    windows = np.lib.stride_tricks.sliding_window_view(array, tuple(sizes))
-    windows = windows[tuple(slice(None, None, stride) for stride in strides)]
-    axes = tuple(range(array.ndim, 2 * array.ndim))
-    made = combine.reduce(windows, axis=axes, initial=np.asarray(init)[()], dtype=array.dtype)
-    return jnp.asarray(made)
-
-
-def _scan(f: Any, init: Any, xs: Any = None, length: int | None = None, **how: Any) -> Any:
-    """JAX evaluates no loop of no steps step by step, since no step tells what it stacks."""
-    steps = length if length is not None else len(jax.tree.leaves(xs)[0])
-    if steps:
-        return lax.scan(f, init, xs, length, **how)
-    with jax.disable_jit(False):
-        _, stacked = jax.eval_shape(lambda init, xs: lax.scan(f, init, xs, length), init, xs)
-    empty = jax.tree.map(lambda like: jnp.zeros(like.shape, like.dtype), stacked)
-    return jax.tree.map(jnp.asarray, init), empty
-
-
-def _map(f: Any, xs: Any, **how: Any) -> Any:
-    steps = len(jax.tree.leaves(xs)[0])
-    return lax.map(f, xs, **how) if steps else _scan(lambda _, x: (None, f(x)), None, xs)[1]
-
-
-_FLOATS = ("float16", "bfloat16", "float32", "float64")
-_JNP: dict[str, Any] = {**dict.fromkeys(_FLOATS, jnp.float64), "log1p": _log1p}
-_LOOPS: dict[str, Any] = {"scan": _scan, "map": _map}
-_LAX: dict[str, Any] = {
-    **_LOOPS,
-    "cumsum": _cumulative("cumsum", np.add),
-    "cumprod": _cumulative("cumprod", np.multiply),
-    "cummax": _cumulative("cummax", np.maximum),
-    "cummin": _cumulative("cummin", np.minimum),
-    "reduce_window": _reduce_window,
-}
