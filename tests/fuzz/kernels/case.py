@@ -51,7 +51,7 @@ _PLACES: tuple[Step, ...] = (
     placing.dynamic_update, placing.gather, placing.scatter, placing.overlay,
 )  # fmt: skip
 _WINDOWS: tuple[Step, ...] = (windows.window, windows.windows_of_windows)
-_SORTS: tuple[Step, ...] = (sorting.sorted_rows,)
+_SORTS: tuple[Step, ...] = (sorting.sorted_rows, sorting.long_rows)
 _PRODUCTS: tuple[Step, ...] = (products.contract, products.conv, products.image)
 # A case is about one thing or about everything: what interacts has to meet often enough.
 THEMES: tuple[tuple[Step, ...], ...] = (
@@ -86,7 +86,7 @@ THEMES: tuple[tuple[Step, ...], ...] = (
      elementwise.slices, elementwise.scaled, general.over),
     (general.parts, general.parts, elementwise.scaled, elementwise.layouts, elementwise.broadcast),
     (general.bits, general.look_up, general.box, *_SCALAR, rows.reduction),
-    (weights.stored, weights.widened, weights.masked, weights.stored, elementwise.scaled,
+    (weights.stored, weights.widened, weights.masked, weights.dropped, elementwise.scaled,
      elementwise.slices, elementwise.convert, rows.reduction, placing.concatenate),
 )  # fmt: skip
 DTYPES = ("f32", "f32", "f32", "f64", "f64", "bf16", "f16", "i32", "i64", "u8", "i8", "i16", "u16",

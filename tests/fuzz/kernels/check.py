@@ -182,7 +182,7 @@ def _region_jobs(
         except Exception as error:
             what = f"generating {region.kind}: {type(error).__name__}: {error}"
             raise CaseFault(what, target) from error
-        if made.kernel.total and len(made.kernel.passes) == 1:  # no case has rows that cores share
+        if made.kernel.total:
             chunks = _chunks(made.kernel.total, random.Random(rng.random()))
             frame = scene.frame(made.kernel, chunks, verify=verify)
             level = case.setting.level

@@ -13,6 +13,8 @@ from tests.fuzz.kernels.case import draw_case, read_case
 from tests.fuzz.kernels.check import Caches, Job, jobs_of
 from tests.fuzz.kernels.choices import Choices
 from tests.fuzz.kernels.lab import run_kernels
+from tests.fuzz.kernels.running.interpreted import interpreted
+from tests.fuzz.kernels.running.machines import machine_of
 from tests.fuzz.kernels.running.targets import ALL, Targets, find_targets
 from tests.fuzz.kernels.verdict import Runner
 from tests.sampling import budget
@@ -139,6 +141,37 @@ def test_what_an_emulator_runs_is_judged(name: str) -> None:
     assert wrong != job
     ((_, fault),) = Runner(targets).run([wrong])
     assert fault.kind == "value"
+
+
+ROW = """
+    graph @case(%x0: i8[1,3000]) {
+      %0: i8[1,3000] = sort %x0 axis=1 count=3000 descending=false keys=1 results=(0)
+      return %0
+    }"""
+SHARED = {"sse2": 20, "neon": 19}  # machines on which cores share a row that is no longer
+
+
+@pytest.mark.parametrize("name", SHARED)
+def test_rows_that_cores_share_are_judged(name: str) -> None:
+    """By what all launches of their kernel leave together."""
+    targets = find_targets((name,))
+    if not targets.names:
+        pytest.skip(targets.skipped[name])
+    setting = replace(draw_case(Choices.replayed([])).setting, machine=SHARED[name])
+    (job,) = jobs_of(read_case(ROW, setting), Caches(targets.cpus), targets.names)
+    frame, target = job.frame, machine_of(targets.cpus[name], setting.machine)
+    assert len(frame.params) == len(job.kernel.passes) > 2
+    assert len(frame.workspaces) == len(job.kernel.workspaces) > 1
+    assert Runner(targets).run([job]) == []
+    assert job.fault(interpreted(job, target, 0xFF)) == ""
+    unfinished = replace(job, frame=replace(frame, params=frame.params[:-1]))
+    ((_, fault),) = Runner(targets).run([unfinished])
+    assert fault.kind == "value"
+    place, nbytes = frame.workspaces[-1]
+    for stray in (place - 1, place + nbytes):
+        spoiled = frame.image.copy()
+        spoiled[stray] ^= 1
+        assert f"of scratch [0, {nbytes}) was written" in job.fault(spoiled)
 
 
 def test_what_nothing_but_the_interpreter_runs_is_judged() -> None:

@@ -26,9 +26,9 @@ from tests.fuzz.kernels.running.scene import Array, Frame
 _QEMU = ("qemu-aarch64-static", "qemu-aarch64")
 _GCC = "aarch64-linux-gnu-gcc"
 
-# A task is ten words, then the places of its buffers, its parameters, its chunks, then the image
-# from the next cache line on:
-#   nbytes of all, kernel, buffers, params, chunks, scratch, scratch bytes, poison, image, 0
+# A task is ten words, then the places of its buffers, the parameters of its launches, its chunks,
+# then the image from the next cache line on:
+#   nbytes of all, kernel, buffers, params, chunks, scratch, scratch bytes, poison, image, launches
 _HEADER = struct.Struct("<10q")
 CARRY_OUT = r"""
 typedef long i64;
@@ -39,13 +39,14 @@ static u8 *bufs[64];
 static void carry_out(u8 *m, i64 total) {
   for (i64 at = 0; at < total;) {
     i64 *h = (i64 *)(m + at), *places = h + 10, *params = places + h[2];
-    i64 *chunks = params + h[3];
+    i64 *chunks = params + h[3] * h[9];
     u8 *image = m + at + h[8];
     for (i64 i = 0; i < h[2]; i++) bufs[i] = image + places[i];
-    for (i64 i = 0; i < h[4]; i++) {
+    for (i64 i = 0; i < h[9] * h[4]; i++) {
+      i64 *own = params + i / h[4] * h[3], *chunk = chunks + i % h[4] * 2;
       volatile u8 *scratch = image + h[5];
       for (i64 j = 0; j < h[6]; j++) scratch[j] = (u8)h[7];
-      kernels[h[1]](bufs, params, chunks[2 * i], chunks[2 * i + 1], image + h[5]);
+      kernels[h[1]](bufs, own, chunk[0], chunk[1], image + h[5]);
     }
     at += h[0];
   }
@@ -145,12 +146,12 @@ def table(symbols: Sequence[str]) -> str:
 
 def pack(kernel: int, frame: Frame) -> bytes:
     """A task."""
-    words = [*frame.buffers, *frame.params, *(word for chunk in frame.chunks for word in chunk)]
+    words = [word for each in (frame.buffers, *frame.params, *frame.chunks) for word in each]
     start = -(-(_HEADER.size + 8 * len(words)) // 64) * 64
     nbytes = -(-(start + frame.image.size) // 64) * 64
     header = _HEADER.pack(
-        nbytes, kernel, len(frame.buffers), len(frame.params), len(frame.chunks), frame.scratch,
-        frame.scratch_nbytes, frame.poison, start, 0,
+        nbytes, kernel, len(frame.buffers), len(frame.params[0]), len(frame.chunks), frame.scratch,
+        frame.scratch_nbytes, frame.poison, start, len(frame.params),
     )  # fmt: skip
     head = (header + struct.pack(f"<{len(words)}q", *words)).ljust(start, b"\0")
     return (head + frame.image.tobytes()).ljust(nbytes, b"\0")

@@ -6,6 +6,8 @@ target need not be one that can run here; scratch is not part of what is compare
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 
 from stagejit.codegen.ir.interpreter.arithmetic import DTYPES
@@ -13,7 +15,7 @@ from stagejit.codegen.ir.interpreter.run import interpret
 from stagejit.codegen.kernel import KernelArg
 from stagejit.codegen.target import Target
 from tests.fuzz.kernels.check import Job
-from tests.fuzz.kernels.running.scene import Array
+from tests.fuzz.kernels.running.scene import Array, workspaces_in
 
 # Of memory, so that a kernel takes well under a second.
 MOST_NBYTES = 1 << 14
@@ -25,16 +27,18 @@ def is_small(job: Job) -> bool:
 
 
 def interpreted(job: Job, target: Target, unwritten: int) -> Array:
-    """The image after all chunks. unwritten: the byte that scratch is full of at first."""
+    """The image after all chunks of all launches. unwritten: the byte that scratch is full of at
+    first."""
     frame, kernel = job.frame, job.kernel
     memory = np.empty(frame.image.size + 64, np.uint8)
     start = -memory.ctypes.data % 64
     image = memory[start : start + frame.image.size]
     image[:] = frame.image
     arrays = [_array(image, at, arg) for at, arg in zip(frame.buffers, kernel.args, strict=False)]
-    for lo, hi in frame.chunks:
+    arrays += workspaces_in(image, frame.workspaces, kernel)
+    for params, (lo, hi) in itertools.product(kernel.passes, frame.chunks):
         interpret(
-            kernel.function, arrays, (), lo, hi,
+            kernel.function, arrays, params, lo, hi,
             has_fma=target.has_fma, unwritten=unwritten,
         )  # fmt: skip
     return image

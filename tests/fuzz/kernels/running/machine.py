@@ -73,7 +73,7 @@ class Native:
 
 
 def run(entry: Entry, frame: Frame) -> Array:
-    """The image after all chunks; scratch is poisoned before each."""
+    """The image after all chunks of all launches; scratch is poisoned before each."""
     size = frame.image.size
     memory = np.empty(size + 64, np.uint8)
     start = -memory.ctypes.data % 64
@@ -81,9 +81,10 @@ def run(entry: Entry, frame: Frame) -> Array:
     image[:] = frame.image
     base = image.ctypes.data
     pointers = (ctypes.c_void_p * max(len(frame.buffers), 1))(*(base + p for p in frame.buffers))
-    words = (ctypes.c_int64 * max(len(frame.params), 1))(*frame.params)
     scratch = image[frame.scratch : frame.scratch + frame.scratch_nbytes]
-    for lo, hi in frame.chunks:
-        scratch[:] = frame.poison
-        entry(pointers, words, lo, hi, base + frame.scratch)
+    for params in frame.params:
+        words = (ctypes.c_int64 * max(len(params), 1))(*params)
+        for lo, hi in frame.chunks:
+            scratch[:] = frame.poison
+            entry(pointers, words, lo, hi, base + frame.scratch)
     return image

@@ -20,7 +20,7 @@ FIELDS: dict[str, tuple[float, ...]] = {
     "l1_nbytes": (256, 4 << 10, 48 << 10), "l2_nbytes": (512, 32 << 10, 1 << 20),
     "l3_nbytes": (1 << 10, 1 << 20, 32 << 20), "l3s": (1, 2, 8), "lines_ahead": (0, 1, 3, 16),
     "l1_misses": (2, 12, 24), "line_nbytes": (64, 128), "page_nbytes": (256, 4096, 16 << 10),
-    "clock": (1e9, 3e9), "peak_flops": (1e9, 1e11, 1e13), "core_bandwidth": (1e8, 2e10),
+    "clock": (1e3, 1e9, 3e9), "peak_flops": (1e9, 1e11, 1e13), "core_bandwidth": (1e8, 2e10),
     "bandwidth": (1e8, 4e10), "cache_bandwidth": (1e8, 1e12), "l2_bandwidth": (1e8, 7e10),
     "asks_pages": (False, True),
 }  # fmt: skip

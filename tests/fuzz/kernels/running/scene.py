@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from stagejit.codegen.ir.interpreter.arithmetic import DTYPES
 from stagejit.codegen.kernel import Kernel
 from stagejit.dispatch.regions import Region, Store
 from stagejit.graph.ir import Value
@@ -30,16 +31,18 @@ LINE_NBYTES = 64
 @dataclass(frozen=True)
 class Frame:
     """One run of one kernel: `chunks` are [lo, hi) in the order of execution. Places are offsets in
-    `image`, which starts on a cache line."""
+    `image`, which starts on a cache line. params: of each launch (`Kernel.passes`). workspaces:
+    places and bytes of the buffers behind the arguments, which nobody looks at afterwards."""
 
     image: Array
     buffers: tuple[int, ...]
-    params: tuple[int, ...]
+    params: tuple[tuple[int, ...], ...]
     chunks: tuple[tuple[int, int], ...]
     scratch: int
     scratch_nbytes: int
     poison: int
     fault: int | None
+    workspaces: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass
@@ -108,7 +111,7 @@ class Scene:
         """Memory for the buffer of `owner` with the elements of `contents`, or with poison."""
         dtype, count = owner.type.dtype.numpy, owner.type.size
         shift = self._shift * dtype.itemsize
-        start = -(-(self._end + GUARD_NBYTES) // LINE_NBYTES) * LINE_NBYTES + shift
+        start = _behind(self._end) + shift
         self._end = start + count * dtype.itemsize + GUARD_NBYTES
         if contents is None:
             before = np.full(count * dtype.itemsize, self.poison, np.uint8).view(dtype)
@@ -146,9 +149,13 @@ class Scene:
 
     def frame(self, kernel: Kernel, chunks: Sequence[tuple[int, int]], *, verify: bool) -> Frame:
         """The memory for one run of `kernel`."""
-        scratch = -(-(self._end + GUARD_NBYTES) // LINE_NBYTES) * LINE_NBYTES
-        end = scratch + kernel.function.scratch_nbytes + GUARD_NBYTES
-        fault = -(-end // LINE_NBYTES) * LINE_NBYTES
+        scratch = _behind(self._end)
+        end = scratch + kernel.function.scratch_nbytes
+        own: list[tuple[int, int]] = []
+        for nbytes in kernel.workspaces:
+            own.append((_behind(end), nbytes))
+            end = sum(own[-1])
+        fault = _behind(end)
         image = np.full(fault + LINE_NBYTES, self.poison, np.uint8)
         image[: self._end] = self._image
         image[fault : fault + 8] = 0
@@ -156,13 +163,16 @@ class Scene:
         for arg in kernel.args:
             buffer = self._homes[memory_of(arg.value)]
             places.append(buffer.place + arg.offset * arg.value.type.dtype.itemsize)
+        places += [place for place, _ in own]
         if verify:
             params += [arg.value.type.size - arg.offset for arg in kernel.args]
+            params += [array.size for array in workspaces_in(image, own, kernel)]
             params.append(0)
             places.append(fault)
         return Frame(
-            image, tuple(places), tuple(params), tuple(chunks), scratch,
-            kernel.function.scratch_nbytes, self.poison, fault if verify else None,
+            image, tuple(places), tuple((*each, *params) for each in kernel.passes), tuple(chunks),
+            scratch, kernel.function.scratch_nbytes, self.poison, fault if verify else None,
+            tuple(own),
         )  # fmt: skip
 
     def fault(self, frame: Frame, after: Array) -> str:
@@ -175,6 +185,8 @@ class Scene:
                 return f"the kernel left the buffer of its argument {number - 1}"
         touched = np.zeros(after.shape, bool)
         touched[frame.scratch : frame.scratch + frame.scratch_nbytes] = True
+        for place, nbytes in frame.workspaces:
+            touched[place : place + nbytes] = True
         for buffer in self._homes.values():
             raw = np.repeat(buffer.written, buffer.before.itemsize)
             touched[buffer.place : buffer.place + raw.size] |= raw
@@ -184,13 +196,30 @@ class Scene:
         return next(filter(None, (_wrong(b, after) for b in self._homes.values())), "")
 
     def _stray(self, at: int, frame: Frame) -> str:
-        if at >= frame.scratch - GUARD_NBYTES:
-            return f"byte {at - frame.scratch} of scratch [0, {frame.scratch_nbytes}) was written"
+        for start, nbytes in reversed([(frame.scratch, frame.scratch_nbytes), *frame.workspaces]):
+            if at >= start - GUARD_NBYTES:
+                return f"byte {at - start} of scratch [0, {nbytes}) was written"
         near = min(self._homes.values(), key=lambda b: abs(at - b.place - b.before.nbytes // 2))
         return (
             f"byte {at - near.place} of {near.value} [0, {near.before.nbytes}) was written, "
             "which the region does not store"
         )
+
+
+def _behind(end: int) -> int:
+    """Where a buffer begins behind another one."""
+    return -(-(end + GUARD_NBYTES) // LINE_NBYTES) * LINE_NBYTES
+
+
+def workspaces_in(
+    image: Array, places: Sequence[tuple[int, int]], kernel: Kernel
+) -> list[Array]:
+    """The kernel's workspaces, as arrays of what it has there."""
+    declared = [buffer for buffer in kernel.function.buffers if buffer.space == "arg"]
+    return [
+        image[place : place + nbytes].view(DTYPES[buffer.elem.elem])
+        for (place, nbytes), buffer in zip(places, declared[len(kernel.args) :], strict=False)
+    ]
 
 
 def _wrong(buffer: _Buffer, after: Array) -> str:

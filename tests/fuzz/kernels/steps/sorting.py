@@ -12,13 +12,25 @@ from stagejit.graph.ops import infer
 from stagejit.types import bool_, f32, i8, i32, i64, u16
 from tests.fuzz.kernels.draft import Draft, Drawn
 
+_LONG = (1000, 300, 2000, 640, 3000, 129)
 _BESIDE = (f32, i32, i64, i8, u16, bool_)
 
 
 def sorted_rows(d: Draft) -> None:
     """By one key or several, whole rows or their first elements; positions, too."""
     x = d.one(lambda v: v.rank > 0 and 0 < v.size <= 4000 and v.exact)
-    axis = d.c.pick((x.rank - 1, *range(x.rank)))
+    _sorted(d, x, d.c.pick((x.rank - 1, *range(x.rank))))
+
+
+def long_rows(d: Draft) -> None:
+    """A few rows, so long that several cores may share one."""
+    extent = d.c.pick(_LONG)
+    axis = d.c.below(2)
+    rows = d.c.pick((1, 2, 3))
+    _sorted(d, d.argument((extent, rows) if axis == 0 else (rows, extent), d.dtype), axis)
+
+
+def _sorted(d: Draft, x: Drawn, axis: int) -> None:
     operands = [x]
     for _ in range(d.c.pick((0, 1, 2, 0, 4))):
         dtype = d.c.pick((x.dtype, *_BESIDE))

@@ -95,27 +95,7 @@ def masked(d: Draft) -> None:
     rows, depth, columns = c.pick((33, 2, 16, 64, 65)), c.pick(_DEPTHS), c.pick(_COLUMNS)
     shape = (*batch, rows, depth)
     x, first = d.argument(shape, dtype), len(batch)
-    places = [
-        Drawn(build(d.graph, "iota", (), shape=shape, axis=axis, dtype=i32), True, 130.0)
-        for axis in (first, first + 1)
-    ]
-    how = c.below(4)
-    if how == 0:  # causal, and with an offset
-        moved = d.map("add", places[0], d.splat(c.pick((0, 1, 17, -9, -200)), i32, shape))
-        mask = d.map("le", places[1], moved)
-    elif how == 1:  # lengths
-        lengths = d.index(shape[:-1])
-        many = d.map("mul", lengths, d.splat(9, i32, lengths.shape))
-        mask = d.map(
-            "lt", places[1], d.view("broadcast", many, shape=shape, axes=tuple(range(first + 1)))
-        )
-    elif how == 2:
-        mask = d.argument(shape, bool_)
-    else:  # a mask for whole rows or columns
-        axis = c.below(x.rank)
-        mask = d.argument((shape[axis],), bool_)
-        mask = d.view("broadcast", mask, shape=shape, axes=(axis,))
-    x = d.map("select", mask, x, d.splat(0, dtype, shape))
+    x = d.map("select", _mask(d, shape), x, d.splat(0, dtype, shape))
     y = d.argument((*batch, depth, columns), dtype)
     axes = tuple(range(first))
     contracting = (first + 1,), (first,)
@@ -126,6 +106,57 @@ def masked(d: Draft) -> None:
     if c.below(2):
         x, y, contracting = y, x, contracting[::-1]
     _product(d, x, y, contracting, (axes, axes), dtype, count)
+
+
+def _mask(d: Draft, shape: tuple[int, ...]) -> Drawn:
+    """Of matrices of which places, lengths or a mask that is given leave a part."""
+    c, first = d.c, len(shape) - 2
+    places = [
+        Drawn(build(d.graph, "iota", (), shape=shape, axis=axis, dtype=i32), True, 130.0)
+        for axis in (first, first + 1)
+    ]
+    how = c.below(4)
+    if how == 0:  # causal, and with an offset
+        moved = d.map("add", places[0], d.splat(c.pick((0, 1, 17, -9, -200)), i32, shape))
+        return d.map("le", places[1], moved)
+    if how == 1:  # lengths
+        lengths = d.index(shape[:-1])
+        many = d.map("mul", lengths, d.splat(9, i32, lengths.shape))
+        return d.map(
+            "lt", places[1], d.view("broadcast", many, shape=shape, axes=tuple(range(first + 1)))
+        )
+    if how == 2:
+        return d.argument(shape, bool_)
+    axis = c.below(len(shape))  # a mask for whole rows or columns
+    mask = d.argument((shape[axis],), bool_)
+    return d.view("broadcast", mask, shape=shape, axes=(axis,))
+
+
+def dropped(d: Draft) -> None:
+    """A product of which masks drop a part, so that whole tiles may not be computed at all; at
+    times in two ways, of which one keeps more, or none drops it."""
+    c = d.c
+    dtype = d.dtype if d.dtype.is_float else f32
+    batch = (c.pick((2, 1, 3)),) if c.chance(3) else ()
+    rows, columns = c.pick((33, 2, 1, 16, 64, 65)), c.pick(_COLUMNS)
+    depth = c.pick((64, 33, 130, 7))
+    first, shape = len(batch), (*batch, rows, columns)
+    x = d.argument((*batch, rows, depth), dtype)
+    y = d.argument((*batch, *((depth, columns) if c.below(2) else (columns, depth))), dtype)
+    at = first if y.shape[first] == depth else first + 1
+    axes = tuple(range(first))
+    made = _product(d, x, y, ((first + 1,), (at,)), (axes, axes), dtype, depth)
+    if c.chance(3):
+        made = scaled_of(d, made)
+    before = made
+    for _ in range(c.between(1, 2)):
+        other = d.splat(-2, dtype, shape) if c.below(2) else d.like(made)
+        ways = (made, other) if c.below(2) else (other, made)
+        made = d.map("select", _mask(d, shape), *ways)
+    if c.chance(3):
+        d.required.append(d.map("add", made, before))
+    elif c.chance(3):
+        d.required.append(d.map("select", _mask(d, shape), before, made))
 
 
 def _product(
