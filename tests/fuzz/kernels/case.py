@@ -88,6 +88,7 @@ THEMES: tuple[tuple[Step, ...], ...] = (
     (general.bits, general.look_up, general.box, *_SCALAR, rows.reduction),
     (weights.stored, weights.widened, weights.masked, weights.dropped, elementwise.scaled,
      elementwise.slices, elementwise.convert, rows.reduction, placing.concatenate),
+    (weights.masked, weights.dropped, weights.widened, sorting.long_rows),
 )  # fmt: skip
 DTYPES = ("f32", "f32", "f32", "f64", "f64", "bf16", "f16", "i32", "i64", "u8", "i8", "i16", "u16",
           "u32", "u64", "bool")  # fmt: skip

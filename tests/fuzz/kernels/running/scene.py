@@ -211,9 +211,7 @@ def _behind(end: int) -> int:
     return -(-(end + GUARD_NBYTES) // LINE_NBYTES) * LINE_NBYTES
 
 
-def workspaces_in(
-    image: Array, places: Sequence[tuple[int, int]], kernel: Kernel
-) -> list[Array]:
+def workspaces_in(image: Array, places: Sequence[tuple[int, int]], kernel: Kernel) -> list[Array]:
     """The kernel's workspaces, as arrays of what it has there."""
     declared = [buffer for buffer in kernel.function.buffers if buffer.space == "arg"]
     return [
