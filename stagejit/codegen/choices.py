@@ -17,6 +17,9 @@ from stagejit.index.affine import Var
 T = TypeVar("T")
 
 
+BY_ROWS = "row by row: several lie on a page of memory, of which lines would be read in turn"
+
+
 @dataclass(frozen=True)
 class Ranked(Generic[T]):
     """The cheapest alternative, what is told of it, and what it costs."""

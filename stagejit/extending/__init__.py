@@ -52,8 +52,8 @@ import numpy as np
 from stagejit.base.decisions import Decision
 from stagejit.base.extension import Bundle, Extension, line_of
 from stagejit.codegen.cpu.contract.emit import product_kernel
-from stagejit.codegen.cpu.contract.tile_blocks import NoTileError
-from stagejit.codegen.cpu.contract.tile_search import TileSize
+from stagejit.codegen.cpu.contract.tiles.blocks import NoTileError
+from stagejit.codegen.cpu.contract.tiles.search import TileSize
 from stagejit.codegen.cuda.device import device_named
 from stagejit.codegen.own import OwnMachine, OwnPolicy
 from stagejit.codegen.target import Target

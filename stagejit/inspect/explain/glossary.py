@@ -62,6 +62,7 @@ CHOICES: dict[str, str] = {
     "packed into tiles on the way; its cost is cycles of one core",
     "fetch": "what a register tile of a product asks the caches for before it reads it, where the "
     "prefetchers of a core do not bring it in time",
+    "order": "in which order the rows of a product or of a reduction are read",
     "tiles": "results that a block of threads keeps, and the tiles of operands that it reads",
     "pack": "how an operand of a product is copied into tiles, and how large these are, or why it "
     "is not",

@@ -41,7 +41,7 @@ from stagejit.codegen.cpu.contract.plan import ContractPlan, make_plan
 from stagejit.codegen.cpu.contract.quads.fill import WordFill, in_words
 from stagejit.codegen.cpu.contract.quads.matrices import MatrixKernel
 from stagejit.codegen.cpu.contract.quads.tiles import ByteKernel, Flips
-from stagejit.codegen.cpu.contract.tile_search import TileSize
+from stagejit.codegen.cpu.contract.tiles.search import TileSize
 from stagejit.codegen.elements.elements import Memory
 from stagejit.codegen.ir.nodes import Value as Register
 from stagejit.codegen.ir.nodes import element_type

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from stagejit.base.records import replace
+from stagejit.codegen.choices import BY_ROWS
 from stagejit.codegen.closed import ClosedRegion
 from stagejit.codegen.contraction.nest import Blocks, Nest
 from stagejit.codegen.contraction.quads import in_quads
@@ -21,8 +22,8 @@ from stagejit.codegen.contraction.sources import Source, evaluated_by_tiles, qua
 from stagejit.codegen.contraction.walk import NestWalk
 from stagejit.codegen.cpu.contract.left_out.masks import Mask, masks_of
 from stagejit.codegen.cpu.contract.left_out.zeros import mostly_zero
-from stagejit.codegen.cpu.contract.tile_blocks import choose
-from stagejit.codegen.cpu.contract.tile_search import Problem, TileSize
+from stagejit.codegen.cpu.contract.tiles.blocks import choose
+from stagejit.codegen.cpu.contract.tiles.search import Problem, TileSize
 from stagejit.codegen.cpu.contract.tiling import Tiling, is_direct
 from stagejit.codegen.cpu.instructions import byte_signs
 from stagejit.codegen.kernel import Choice
@@ -86,6 +87,7 @@ def make_plan(
     if nest.blocks is not None and tiling.most_terms > nest.blocks.steps:
         raise InternalError(f"sums of {tiling.most_terms} products are rounded", step="codegen")
     fetched = (Choice("fetch", tiling.fetches),) if tiling.fetches else ()
+    ordered = (Choice("order", BY_ROWS),) if tiling.goes_by_rows else ()
     evaluated = _evaluated(sources, tiling)
     return ContractPlan(
         region,
@@ -98,7 +100,7 @@ def make_plan(
         panel,
         masks,
         zeros,
-        (ranked.choice, *exact, *evaluated, *fetched, *told, *looked),
+        (ranked.choice, *ordered, *exact, *evaluated, *fetched, *told, *looked),
     )
 
 

@@ -1,6 +1,6 @@
 """How a contraction nest runs: the sources of its operands, the cuts of its axes, the tiling.
 
-Input: built by `tile_search.py` and `tile_blocks.py`. Output: read by packing and code generation.
+Input: built by `tiles/`. Output: read by packing and code generation.
 Invariant: plain data; any tiling gives the right values, some give them sooner.
 """
 
@@ -32,7 +32,8 @@ class Tiling:
     operand of which tiles bring what the next one along an axis reads, which lies behind their own,
     and that axis. cut: the reduction axis of which the last part has fewer steps. panels: what is
     packed with lanes lies tile by tile, see Note [Panels of scratch]. depth: steps at once of
-    tiles in registers of matrices; 0: they are in vectors.
+    tiles in registers of matrices; 0: they are in vectors. goes_by_rows: tiles read one row of an
+    operand of dot products after the other, because several share a page of memory.
     """
 
     lane: Var | None
@@ -50,6 +51,7 @@ class Tiling:
     cut: Var | None = None
     panels: bool = True
     depth: int = 0
+    goes_by_rows: bool = False
     line_nbytes: int = 64
 
     def __str__(self) -> str:

@@ -13,10 +13,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from stagejit.codegen.costs import region_seconds
-from stagejit.codegen.nest.items import in_items, panel_in_words, panel_width
+from stagejit.codegen.nest.items import FAR_PANEL_NBYTES, in_items, panel_in_words, panel_width
 from stagejit.codegen.nest.tree import At, Node, Parallel, everywhere, vectors
 from stagejit.codegen.rows.loops import RowLoops
 from stagejit.codegen.rows.nest import RowNest, RowPolicy, Stage
+from stagejit.graph.ir import Value
+from stagejit.index.affine import Affine
 
 _RUN = 1 << 14  # elements of a run along the vector variable
 
@@ -32,8 +34,26 @@ class VectorNest(RowNest):
     def width(self) -> int:
         if self.vector not in self.kept:
             return 1
-        far, seconds = self.ahead is not None, region_seconds(self.region, self.target)
-        return panel_width(self.kept, self.vector, self.lanes, self.target, seconds, far=far)
+        far = self.target.page_nbytes if self._from_memory else 0
+        far = FAR_PANEL_NBYTES if self.ahead else far
+        seconds = region_seconds(self.region, self.target)
+        return panel_width(self.kept, self.vector, self.lanes, self.target, seconds, far_nbytes=far)
+
+    @property
+    def goes_by_rows(self) -> bool:
+        """Whether panels take one row after the other, and not several at once: from memory, a page
+        of which has some. See Note [Rows of a panel]."""
+        line, page = self.target.line_nbytes, self.target.page_nbytes
+        rows = [
+            abs(form.coeff(self.reduced[-1])) * value.type.dtype.itemsize
+            for value, form in self._from_memory
+        ]
+        return bool(rows) and not self.ahead and all(line < row <= page // 2 for row in rows)
+
+    @property
+    def _from_memory(self) -> list[tuple[Value, Affine]]:
+        """What is read of arrays that no cache holds."""
+        return [read for read in self.reads if read[0].type.nbytes > self.target.l3_nbytes]
 
 
 class VectorPolicy(RowPolicy):

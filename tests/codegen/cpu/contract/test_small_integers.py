@@ -12,7 +12,8 @@ from jax import lax
 
 import stagejit
 from stagejit import extending
-from stagejit.codegen.cpu.contract import plan, tile_blocks
+from stagejit.codegen.cpu.contract import plan
+from stagejit.codegen.cpu.contract.tiles import blocks
 from stagejit.codegen.target import Target
 from stagejit.errors import InternalError
 
@@ -77,7 +78,7 @@ def test_sums_that_wrap() -> None:
 
 def test_blocks_that_are_too_long_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     def unblocked(problem: Any) -> Any:
-        ranked = tile_blocks.choose(problem)
+        ranked = blocks.choose(problem)
         return replace(ranked, best=replace(ranked.best, blocked=None, k_block=0))
 
     monkeypatch.setattr(plan, "choose", unblocked)

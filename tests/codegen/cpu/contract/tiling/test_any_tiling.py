@@ -14,7 +14,7 @@ import pytest
 from jax import Array, lax
 
 from stagejit.codegen.choices import Ranked
-from stagejit.codegen.cpu.contract import tile_blocks
+from stagejit.codegen.cpu.contract.tiles import blocks
 from stagejit.codegen.cpu.contract.tiling import Tiling
 from stagejit.codegen.kernel import Choice
 from tests.codegen.cpu.contract.test_contract import TARGETS, array
@@ -116,7 +116,7 @@ def test_every_candidate_is_right(
         return chosen
 
     for number in itertools.count():
-        monkeypatch.setattr(tile_blocks, "cheapest", candidate(number))
+        monkeypatch.setattr(blocks, "cheapest", candidate(number))
         runner.check(fn, *args)
         if number + 1 >= len(found):
             break

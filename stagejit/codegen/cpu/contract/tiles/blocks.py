@@ -14,8 +14,8 @@ from stagejit.base.records import replace
 from stagejit.codegen.choices import Ranked, cheapest
 from stagejit.codegen.contraction.sources import Source
 from stagejit.codegen.cpu.contract.packing import panel_split
-from stagejit.codegen.cpu.contract.step_cost import FETCHED_STEPS, MOST_STEPS
-from stagejit.codegen.cpu.contract.tile_search import Problem, TileSearch
+from stagejit.codegen.cpu.contract.tiles.reach import FETCHED_STEPS, MOST_STEPS
+from stagejit.codegen.cpu.contract.tiles.search import Problem, TileSearch
 from stagejit.codegen.cpu.contract.tiling import Shared, Tiling, is_direct
 from stagejit.codegen.ir.nodes import element_type
 from stagejit.codegen.nest.groups import Split

@@ -15,12 +15,8 @@ from functools import cache, partial
 from stagejit.base.records import replace
 from stagejit.codegen.contraction.nest import Nest
 from stagejit.codegen.contraction.sources import Source, evaluated_by_tiles
-from stagejit.codegen.cpu.contract.step_cost import (
-    MOST_STEPS,
-    STREAM_VECTORS,
-    STREAMS,
-    StepCosts,
-)
+from stagejit.codegen.cpu.contract.tiles.reach import MOST_STEPS, STREAM_VECTORS, STREAMS
+from stagejit.codegen.cpu.contract.tiles.step_cost import StepCosts
 from stagejit.codegen.cpu.contract.tiling import Tiling
 from stagejit.codegen.cpu.instructions import has_matrices
 from stagejit.codegen.ir.byte_matrices import MOST
@@ -42,6 +38,7 @@ _BODY_COST, _ASKING_BODY_COST = 0.005, 0.04
 # Cycles of a step of matrices beside its products, and to begin and end a tile: on a Granite Rapids
 # a step of 32 x 32 x 64 bytes takes 70 ns, and a tile 100 ns beside.
 _MATRIX_STEP, _MATRIX_TILE = 8.0, 300.0
+_TILE_CYCLES = 12  # to begin and end a tile, unless it is a row and the next one begins meanwhile
 _LAST_WAIT = 0.5  # of an item: what cores wait for the last one
 
 
@@ -77,7 +74,7 @@ class Problem:
 
 
 class TileSearch(StepCosts):
-    """Register tiles of one nest whose lanes run along `lane`; see `tile_blocks.choose`."""
+    """Register tiles of one nest whose lanes run along `lane`; see `blocks.choose`."""
 
     def __init__(self, problem: Problem, lane: Var | None) -> None:
         super().__init__(problem.nest, problem.sources, problem.target, lane)
@@ -111,12 +108,12 @@ class TileSearch(StepCosts):
             splits = tuple(self._split(var, best.get(var, 1)) for var in self._axis_order())
             order, cut = self._reduce_order(), self.nest.cut
             step = None if cut is None else cut.step
-            line = self.target.line_nbytes
             found.append(
                 Tiling(
-                    self.lane, self.lanes, splits, pack, order, cycles, cut=step, line_nbytes=line
+                    self.lane, self.lanes, splits, pack, order, cycles, cut=step,
+                    goes_by_rows=self._goes_by_rows(best), line_nbytes=self.target.line_nbytes,
                 )
-            )
+            )  # fmt: skip
         return found
 
     def _in_matrices(self) -> list[Tiling]:
@@ -238,7 +235,8 @@ class TileSearch(StepCosts):
         whole, lane = again | self._whole(), self.lane
         if not whole.isdisjoint(self.shared):  # an axis of both operands is in no tile but by lanes
             return []
-        for source, other in (self.sources, self.sources[::-1]):
+        for number, source in enumerate(self.sources):
+            other = self.sources[1 - number]
             own = [v for v in self.nest.axes if v in source.depends - other.depends]
             always = {v: v.extent for v in own if v in whole}
             own = [v for v in own if v not in whole]
@@ -246,6 +244,7 @@ class TileSearch(StepCosts):
             points = math.prod(always.values()) * self._units(own[0]) if own else 0
             alone = not again.isdisjoint(always) and self.hides_latency(points)
             sides = self._side_tiles(own[: 1 if alone else 2])
+            sides += [{}] if self.turns[number] else []
             per_side.append([{**always, **side} for side in sides])
         shared = lane is not None and all(lane in source.depends for source in self.sources)
         common: list[dict[Var, int]] = [{}]
@@ -266,10 +265,21 @@ class TileSearch(StepCosts):
             wanted = self.only is None or self.only.is_of({**a, **b, **c}, lane)
             if wanted and self._fits(left, right, both, shared=shared):
                 fitting.append((points, (a, b, c)))
-        # Tiles with few accumulators never win against those with many.
+        # Tiles with few accumulators never win against those with many, but by reading row by row.
         most = max((points for points, _ in fitting), default=0)
-        found = [{**a, **b, **c} for points, (a, b, c) in fitting if 2 * points >= most]
+        tiles = [(points, {**a, **b, **c}) for points, (a, b, c) in fitting]
+        found = [tile for n, tile in tiles if 2 * n >= most or self._goes_by_rows(tile)]
         return found or ([] if whole or self.only else [{}])
+
+    def _goes_by_rows(self, tile: Mapping[Var, int]) -> bool:
+        """Whether a tile reads the rows of an operand one by one that others read in turn."""
+        return any(self.turns) and not self._in_turn(tile)
+
+    def _in_turn(self, tile: Mapping[Var, int]) -> float:
+        """Cycles until a tile's operands are there of which it reads rows in turn."""
+        several = {var for var, size in tile.items() if size > 1}
+        turns = zip(self.turns, self.sources, strict=True)
+        return max(0.0 if several.isdisjoint(source.depends) else n for n, source in turns)
 
     def _stream_vectors(self, vector: Source) -> int:
         """As many as are `STREAM_VECTORS` of the sums' type, in bytes."""
@@ -335,6 +345,7 @@ class TileSearch(StepCosts):
         rest = math.prod(self._units(var) for var in self.nest.axes if var not in tile)
         sides = [(var in left, var in right, var is self.lane) for var in tile]
         steps = self.steps / (self.lanes if self.across else 1)
+        begins = 0 if self._goes_by_rows(tile) else _TILE_CYCLES
         total, bodies = 0.0, 0
         for combination in itertools.product(*sizes):
             count = points = lefts = rights = vectors = 1
@@ -342,9 +353,9 @@ class TileSearch(StepCosts):
                 count, points = count * times, points * size
                 lefts, rights = lefts * (size if in_left else 1), rights * (size if in_right else 1)
                 vectors = size if is_lane else vectors
-            total += count * (steps * step((lefts, rights), vectors, points) + 2 * points + 12)
+            total += count * (steps * step((lefts, rights), vectors, points) + 2 * points + begins)
             bodies += 1
-        return total * rest * (1 + self.body_cost * (bodies - 1))
+        return max(total * rest * (1 + self.body_cost * (bodies - 1)), self._in_turn(tile))
 
     def shared_cycles(self, tiling: Tiling) -> float:
         """Of all cores, with what items cost: tiles of each read anew what no second cache keeps
