@@ -43,6 +43,7 @@ SWITCHES: dict[str, str] = {
     "evaluate-weights": "what weights that are bound determine is computed once, in no call",
     "eliminate-common-subexpressions": "one op for equal ops on equal operands",
     "sum-to-contract": "a sum of products whose factors repeat is a contraction",
+    "contract-to-sum": "a product of a matrix that is computed and a vector is a sum of products",
     "tile-and-fuse": "what is larger than a cache is made tile by tile, with all that reads it",
     "fuse-attention": "softmax of a product, and its product with values, store no scores (a GPU)",
     "skip-zeros": "products leave out steps in which a mask has made an operand zero",

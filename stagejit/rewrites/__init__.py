@@ -12,7 +12,8 @@ that are left then may be one. Repetitions are
 spread when equal ones are one value; prefixes are shared when all inserts are known, and after that
 it is known what windows read. What is still put together of short rows is a value from then on,
 which needs no tiles. Attention, and tiles, come when nothing else changes what reads a
-product, and before sums are split, for a body is one core's work. Reductions, and running sums, are
+product, and before sums are split, for a body is one core's work. Products that are no tiles' work
+become sums then. Reductions, and running sums, are
 split after all that is easier to see while they are whole. Which contractions have zeros to leave
 out is said of those that there are at last. That nothing is left of a fill is said when no step
 looks for pads any more. What slices of weights determine leaves a loop when nothing else changes in
@@ -30,7 +31,16 @@ from stagejit.base.machine import SMALL_SERVER, Machine
 from stagejit.graph.ir import Graph
 from stagejit.graph.ops.control import bodies_of
 from stagejit.options import Options
-from stagejit.rewrites import algebra, branches, constants, loops, products, subexpressions, zeros
+from stagejit.rewrites import (
+    algebra,
+    branches,
+    constants,
+    loops,
+    products,
+    subexpressions,
+    sums,
+    zeros,
+)
 from stagejit.rewrites.attention import fuse as attention
 from stagejit.rewrites.attention.fuse import fuse_attention
 from stagejit.rewrites.branches import simplify_branches, update_branches
@@ -149,6 +159,7 @@ STEPS: tuple[Step, ...] = (
     GraphStep(short_rows.NAME, overlay_rows),
     GraphStep(attention.NAME, _simplified(fuse_attention)),
     GraphStep(fuse.NAME, _tile),
+    GraphStep(sums.NAME, _simplified(sums.sum_products)),
     split_scan.STEP,
     split.STEP,
     zeros.STEP,

@@ -188,6 +188,14 @@ OF_OPS = {
         0,
         1,
     ),
+    "contract-to-sum": Ablation(
+        lambda x, y: jnp.maximum(x, y[0]) @ y,
+        (f32(40, 30), f32(30)),
+        lambda x, y: np.maximum(x, y[0]).astype(np.float64) @ y,
+        evaluations("mul"),
+        1,
+        0,
+    ),
     "split-reduce": Ablation(
         lambda x: x.sum(), (f32(1 << 20),), lambda x: x.astype(np.float64).sum(), dispatches, 2, 1
     ),

@@ -187,7 +187,7 @@ def example(x: Any, i: Any) -> Any:
 ELSEWHERE = {"split-reduce", "split-scan", "spread-repeats", "border-buffers", "share-prefixes",
              "map-parts", "share-pads", "overlay-parts", "overlay-rows",
              "simplify-loops", "simplify-branches", "update-branches", "fuse-insert",
-             "sum-to-contract", "tile-and-fuse", "skip-zeros", "fuse-attention",
+             "sum-to-contract", "contract-to-sum", "tile-and-fuse", "skip-zeros", "fuse-attention",
              "scale-weights", "store-weights", "evaluate-weights", "join-indices"}  # fmt: skip
 
 
