@@ -374,6 +374,9 @@ def _replace(new: Mapping[Weight, tuple[Any, bool]], made: Mapping[Any, Reading]
             return False
         if not all(reading.is_true for reading in made.values()):
             return False
+        for weight in new:
+            for hold in weight.holds:
+                hold.keep(weight)
         for weight, (array, is_copy) in new.items():
             weight.put(array, is_copy=is_copy)
         moment = snapshots.next_moment()

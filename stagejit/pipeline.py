@@ -71,6 +71,7 @@ from stagejit.runtime.staging import snapshot_of, stage_schedule
 from stagejit.schedule.build import schedule
 from stagejit.schedule.verifier.plans import verify_plan
 from stagejit.schedule.verifier.waves import verify_waves
+from stagejit.trace.calls.moments import snapshot_operand
 from stagejit.trace.calls.own import OwnTranslation, OwnTranslations
 from stagejit.trace.translate import trace_jaxpr
 from stagejit.trace.weights import Weight, bind_weights
@@ -247,7 +248,10 @@ def _host(c: Compilation) -> None:
         c.cuda, c.on_threads = gpu.cuda_program(c.schedule, c.kernels, c.request.options)
         return
     c.schedule, c.on_threads = share_forks(c.schedule, c.kernels, target, c.request.options)
-    c.snapshot, options = snapshot_of(c.schedule, c.left, c.request.snapshot), c.request.options
+    given, options = c.request.snapshot, c.request.options
+    if given is None and c.request.jaxpr is not None:
+        given = snapshot_operand(c.request.jaxpr)
+    c.snapshot = snapshot_of(c.schedule, c.left, given)
     has_one = c.snapshot is not None
     c.hosts = {
         run: host_program(run, c.schedule, c.kernels, target, options, has_snapshot=has_one)

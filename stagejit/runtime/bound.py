@@ -12,9 +12,11 @@ nothing, see `objects/object_cache.py`; so a damaged one is made anew.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import math
+import operator
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -26,7 +28,7 @@ from jax.interpreters import mlir
 from stagejit.base.extension import Extension
 from stagejit.base.threads.locks import new_lock
 from stagejit.compat import constant_array, physical_aval, type_of
-from stagejit.errors import OptionsError, UnsupportedOpError
+from stagejit.errors import GoneError, OptionsError, UnsupportedOpError
 from stagejit.index.layout import Layout
 from stagejit.rewrites.weights.made import Made, Source
 from stagejit.runtime.cpu.huge_pages import Room, put_on_huge_pages
@@ -122,20 +124,40 @@ class BoundWeights:
 
     def _joined(self, reading: Reading) -> bool:
         """Have the program read that, and every update change it, unless there was one since."""
+        earlier, since = self._earlier()
         with changing:
             if reading.is_true:
-                self.put(reading.arrays)
+                for at, arrays in (*earlier, (since, reading.arrays)):
+                    self.put(arrays, at)
                 for weight in self.weights:
                     weight.tables.add(self)
             return reading.is_true
+
+    def _earlier(self) -> tuple[list[tuple[int, Sequence[Array]]], int]:
+        """What it reads at moments of before that are held, since when; and since when it reads
+        what it does now. Where nobody has what a weight was, it reads others, and says so."""
+        weights, since, found = set(self.weights), 0, []
+        for hold in sorted(self._holds(), key=operator.attrgetter("moment")):
+            if hold.moment < since or weights.isdisjoint(hold.before):
+                continue
+            with contextlib.suppress(GoneError, OptionsError):
+                found.append((since, self.evaluated(hold.arrays(weights))))
+            since = hold.moment + 1
+        return found, since
+
+    def _holds(self) -> set[Any]:
+        return {hold for weight in self.weights for hold in weight.holds}
+
+    def _held(self) -> set[int]:
+        return {hold.moment for hold in self._holds()}
 
     def put(self, arrays: Sequence[Array], since: int = 0) -> None:
         """What calls read from now on, or from a moment on: what `evaluated` gave."""
         self.table.put(arrays, since)
 
-    def free(self) -> None:
+    def free(self, *most_seconds: float) -> None:
         """What calls read before, once none does."""
-        self.table.free()
+        self.table.free(self._held, *most_seconds)
 
     @property
     def measures(self) -> dict[str, float]:

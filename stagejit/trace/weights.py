@@ -12,6 +12,7 @@ another.
 
 from __future__ import annotations
 
+import functools
 import math
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -87,7 +88,8 @@ class Weight:
     it has no such form, which any program may find. finite: whether factors that are computed of
     it were, when somebody looked. tables: of programs that read it, or what is made of it. moment:
     the weight that is the number of the last update, of all weights of a function that is bound;
-    is_moment: it is one.
+    is_moment: it is one. holds: of those of its moments that somebody may still ask for, see
+    `runtime/gradients/held.py`.
 
     Note [One form]: all programs read the same elements of a weight, whichever is compiled first.
     So one that finds a reason to keep it as it is overrules those that read it in fewer bytes:
@@ -112,6 +114,7 @@ class Weight:
         self.finite: dict[tuple[object, str], bool] = {}
         self.moment: Weight | None = None
         self.is_moment = False
+        self._holds: tuple[weakref.ref[Any], ...] = ()
         self.aval = jax.typeof(array)
         self.tables: weakref.WeakSet[Any] = weakref.WeakSet()
         self._held: Any = array
@@ -130,6 +133,26 @@ class Weight:
                 raise self._gone()
             array = again()
         return array
+
+    def as_it_is(self) -> Callable[[], Any] | None:
+        """What gives the array of now later on, from as little memory as can be; for who holds
+        `changing`."""
+        if self._held is not None:
+            return _keeping(self._held)
+        found = (self._again or table.restoring(self) for table in self.tables)
+        again = next((again for again in found if again is not None), self._again)
+        array = self.content.array()
+        return again if again is not None or array is None else _keeping(array)
+
+    @property
+    def holds(self) -> list[Any]:
+        if self.moment is not None:
+            return self.moment.holds
+        return [hold for ref in self._holds if (hold := ref()) is not None]
+
+    def add_hold(self, hold: Any) -> None:
+        """For who holds `changing`."""
+        self._holds = tuple(map(weakref.ref, [*self.holds, hold]))
 
     def _of_tables(self) -> Callable[[], Any] | None:
         """What makes the array again of what some program reads, if one reads all of it."""
@@ -218,6 +241,15 @@ class Weight:
 
     def __repr__(self) -> str:
         return f"{self.name}: {self.aval.str_short()}"
+
+
+def _keeping(array: Any) -> Callable[[], Any]:
+    """What gives an array that may be deleted."""
+    if array.is_deleted() or type_of(array.aval).dtype.numpy != array.dtype:  # random keys
+        return lambda: array
+    return functools.partial(
+        jax.numpy.asarray, constant_array(array, array.aval, type_of(array.aval))
+    )
 
 
 @dataclass(frozen=True)

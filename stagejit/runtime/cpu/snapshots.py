@@ -53,6 +53,7 @@ _lock = new_lock()
 _now = 0
 _variable = 0  # the address of the native one, once a program takes snapshots
 _give_back: Callable[[int, int], None] | None = None
+_no_ticket = ctypes.c_int64(0)
 
 
 def tell(variable: int, give_back: int) -> None:
@@ -89,6 +90,17 @@ def pass_on() -> None:
         _now += 1
         if _variable:
             _word(_variable + NOW).value = _now
+
+
+def now() -> int:
+    """The moment of now, as long as the caller keeps updates away."""
+    return _now
+
+
+def of_moment(moment: int) -> np.ndarray[tuple[int, ...], np.dtype[np.uint32]]:
+    """A snapshot that no call has taken, for tables that are told to keep what they had then. There
+    is no ticket, so a call that fails gives none back."""
+    return np.array([moment, ctypes.addressof(_no_ticket), 0], np.int64).view(np.uint32)
 
 
 def moments() -> list[int] | None:

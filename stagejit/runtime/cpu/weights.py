@@ -16,7 +16,7 @@ from __future__ import annotations
 import ctypes
 import itertools
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -75,12 +75,13 @@ class Table:
         """What calls read now."""
         return self._lists[-1].arrays if self._lists else ()
 
-    def free(self) -> None:
-        """Forget the arrays that no call reads any more; waits once for those that one does."""
-        until = time.monotonic() + _MOST_SECONDS
+    def free(self, held: Callable[[], Iterable[int]], most_seconds: float = _MOST_SECONDS) -> None:
+        """Forget the arrays that no call reads any more; waits once for those that one does. held:
+        moments that somebody may ask for besides calls."""
+        until = time.monotonic() + most_seconds
         while True:
             with self._lock:  # a fence, too: the list is stored before the number is loaded
-                self._retire()
+                self._retire(held)
                 if not self._word(READING).value:
                     self._retired.clear()
                 old = [*self._retired, *self._lists[:-1]]
@@ -92,13 +93,14 @@ class Table:
                     return
             time.sleep(1e-4)
 
-    def _retire(self) -> None:
+    def _retire(self, held: Callable[[], Iterable[int]]) -> None:
         """Those lists of which nobody has a moment."""
         moments = snapshots.moments()
         if moments is None:
             return
-        asked = {max(each.since for each in self._lists if each.since <= at) for at in moments}
-        asked.add(self._lists[-1].since)
+        since = [each.since for each in self._lists]
+        asked = {max((n for n in since if n <= at), default=since[0]) for at in {*moments, *held()}}
+        asked.add(since[-1])
         kept = [each for each in self._lists if each.since in asked]
         self._retired += [each for each in self._lists if each.since not in asked]
         for before, each in zip([None, *kept], kept, strict=False):

@@ -28,7 +28,8 @@ from stagejit.runtime.gradients.alone import (
     opened,
     results_of,
 )
-from stagejit.trace.calls.moments import after_p, check_p, has_numbers
+from stagejit.runtime.lowering.snapshots import AVAL as SNAPSHOT
+from stagejit.trace.calls.moments import after_p, at_p, check_p, has_numbers, snapshot_operand
 from stagejit.trace.calls.primitives import jax_name
 from stagejit.trace.weights import Weight, known_p, weight_p
 
@@ -38,7 +39,8 @@ class Parts:
     """moved: the numbers of the results of the first part that are none any more; taken: of the
     operands of the second. added: operands of the first that the second takes before its others.
     moments: of these many weights, the first part returns the number of the moment in the end, and
-    the second takes it before all else."""
+    the second takes it before all else. is_held: both take a snapshot of it, the first before all
+    else, the second behind the numbers."""
 
     first: Any
     second: Any
@@ -46,12 +48,23 @@ class Parts:
     taken: frozenset[int] = frozenset()
     added: tuple[int, ...] = ()
     moments: tuple[Weight, ...] = ()
+    is_held: bool = False
 
 
 def weights_of(jaxpr: Any) -> list[Weight]:
     """Those that the jaxpr asks for itself, not in what it calls."""
     found = (each for each in opened(jaxpr).eqns if each.primitive is weight_p)
     return list(dict.fromkeys(each.params["weight"] for each in found))
+
+
+def moments_in(jaxpr: Any) -> tuple[Weight, ...]:
+    """Those of all weights that are asked for, also in what is called."""
+    own = (weight if weight.is_moment else weight.moment for weight in weights_of(jaxpr))
+    found = dict.fromkeys(each for each in own if each is not None)
+    for equation in opened(jaxpr).eqns:
+        for inner in jaxprs_in(equation.params):
+            found |= dict.fromkeys(moments_in(inner))
+    return tuple(found)
 
 
 def reads_weights(jaxpr: Any) -> bool:
@@ -166,29 +179,39 @@ def _is_dear(jaxpr: Any) -> bool:
     )
 
 
-def of_one_moment(parts: Parts) -> Parts:
+def of_one_moment(parts: Parts, *, is_held: bool = False) -> Parts:
     """(return %y), (%w = weight; f %w, %t)
     -->  (return %y, %then), (%now = weight; check %then, %now; %w = weight; f %w, %t)
 
     Where the weights are updated in between, the second part fails instead of computing with those
-    of another moment than the first.
+    of another moment than the first. is_held: unless both are given a snapshot of a moment that is
+    held, which they get from whoever calls the first one, if that has none.
     """
-    read = (weight.moment for weight in weights_of(parts.second))
-    moments = tuple(dict.fromkeys(each for each in read if each is not None))
+    first, second = opened(parts.first), opened(parts.second)
+    known = snapshot_operand(first)
+    if is_held or known is not None:
+        moments = moments_in(second)
+    else:
+        read = (weight.moment for weight in weights_of(second))
+        moments = tuple(dict.fromkeys(each for each in read if each is not None))
     if not moments:
         return parts
-    first, second = opened(parts.first), opened(parts.second)
+    is_held = is_held and known is None
+    given = [] if known is None else [first.invars[known]]
+    new = [Var(SNAPSHOT)] if is_held else []
     then = [Var(each.aval) for each in moments]
     returning = first.replace(
+        invars=[*new, *first.invars],
         outvars=[*first.outvars, *then],
-        eqns=[*first.eqns, *map(asking_for, moments, then)],
+        eqns=[*first.eqns, *_asking_at(moments, then, [*given, *new])],
         debug_info=first.debug_info.with_unknown_names(),
     )
     taken = [Var(each.aval) for each in moments]
+    snapshot = [Var(each.aval) for each in (*given, *new)]
     equations, results = [], list(second.outvars)
     for moment, operand in zip(moments, taken, strict=True):
         now, checked = Var(moment.aval), Var(moment.aval)
-        equations.append(asking_for(moment, now))
+        equations += _asking_at([moment], [now], snapshot)
         named = {"function": moment.name.removeprefix("moment of ")}
         equations.append(new_jaxpr_eqn([operand, now], [checked], check_p, named, set()))
         for at, value in enumerate(results):
@@ -198,7 +221,7 @@ def of_one_moment(parts: Parts) -> Parts:
             behind = new_jaxpr_eqn([value, checked], [results[at]], after_p, {}, set())
             equations.append(behind)
     checking = second.replace(
-        invars=[*taken, *second.invars],
+        invars=[*taken, *snapshot, *second.invars],
         outvars=results,
         eqns=[*second.eqns, *equations],
         debug_info=second.debug_info.with_unknown_names(),
@@ -208,9 +231,24 @@ def of_one_moment(parts: Parts) -> Parts:
         ClosedJaxpr(checking, parts.second.consts),
         parts.moved,
         parts.taken,
-        parts.added,
+        parts.added if known is None else (known, *parts.added),
         moments,
+        is_held,
     )
+
+
+def _asking_at(
+    weights: Sequence[Weight], variables: Sequence[Any], snapshot: Sequence[Any]
+) -> list[Any]:
+    """%v = weight, for each; of the moment of a snapshot, if there is one."""
+    if not snapshot:
+        return list(map(asking_for, weights, variables))
+    read = [Var(each.aval) for each in weights]
+    at = [
+        new_jaxpr_eqn([v, *snapshot], [made], at_p, {}, set())
+        for v, made in zip(read, variables, strict=True)
+    ]
+    return [*map(asking_for, weights, read), *at]
 
 
 def is_of_operand(effect: Any) -> bool:

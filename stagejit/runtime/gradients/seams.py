@@ -8,8 +8,9 @@ Note [Rules of gradients]: JAX has tables of rules, by primitive, and four of th
 what is compiled: `grad`, `vjp` and `linearize` linearize it; loops and `checkpoint` evaluate it in
 part, for what is known, or by a policy; and `vmap`, where a branch would get weights as a batch. A
 weight is only asked for in what `bind` compiles, so what is around that needs no rule. What is
-evaluated at once, outside of any program, keeps JAX's own rules: its residuals are copies of the
-weights of that moment, whatever is updated later.
+evaluated at once, outside of any program, is split, too, and both parts are given a snapshot of the
+moment in which that is (`held.py`); what is not compiled by us, a program of `jax.jit` in which
+a bound function is inlined, keeps JAX's own rules there: its residuals are copies of weights.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from stagejit.runtime.gradients.again import (
     Parts,
     is_of_operand,
     made_again,
+    moments_in,
     of_one_moment,
     reads_weights,
     weights_of,
@@ -39,8 +41,9 @@ from stagejit.runtime.gradients.again import (
     with_weights_inside,
 )
 from stagejit.runtime.gradients.alone import opened
+from stagejit.runtime.gradients.held import held_snapshot
 from stagejit.runtime.gradients.inside import with_weights_inside_bodies
-from stagejit.runtime.lowering.marks import call_params
+from stagejit.runtime.lowering.marks import call_params, mark_of
 from stagejit.trace.weights import Weight, weight_p
 
 try:
@@ -119,13 +122,15 @@ def _is_ours(jaxpr: Any) -> bool:
 @dataclass(frozen=True)
 class _Split:
     """first: returns the results, then what others are found by. residuals: of each that `second`
-    takes, before all else, what it is: a "result" of `first`, an "operand" or a "constant", and
-    which one. places: of the results of `first` that were there before."""
+    takes, before all else, what it is: a "result" of `first`, an "operand", a "constant" or a
+    "snapshot", and which one. places: of the results of `first` that were there before. held: of
+    which moments both parts take a snapshot, the first one before all else."""
 
     first: Any
     second: Any
     residuals: tuple[tuple[str, int], ...]
     places: dict[int, int]
+    held: tuple[Weight, ...]
 
     def bound(
         self, params: dict[str, Any], operands: Sequence[Any], numbers: Sequence[int],
@@ -134,9 +139,11 @@ class _Split:
         """The results of the first part, and the residuals. numbers, results: of what the program
         takes and returns, those that this part does."""
         others = [None] * (len(opened(self.first).outvars) - len(results))
-        called = call_params(params, self.first, numbers, [*results, *others])
-        found = jit_p.bind(*operands, **called)
-        given = {"result": found, "operand": operands, "constant": constants}
+        snapshot = [held_snapshot(self.held)] if self.held else []
+        inputs = [*[None] * len(snapshot), *numbers]
+        called = call_params(params, self.first, inputs, [*results, *others])
+        found = jit_p.bind(*snapshot, *operands, **called)
+        given = {"result": found, "operand": operands, "constant": constants, "snapshot": snapshot}
         return found, [given[kind][number] for kind, number in self.residuals]
 
 
@@ -147,6 +154,7 @@ def _split(
     forwards: Sequence[int | None],
     constants: int,
     results: int,
+    at_once: bool,
 ) -> _Split:
     """Of what JAX made of a program whose first operands are these weights. forwards: for each
     residual, which constant or operand of the program it is, or None for the next result of the
@@ -158,7 +166,7 @@ def _split(
     sources = [source for source in sources if source[0] != "weight"]
     pairs = [(number, at) for at, (kind, number) in enumerate(sources) if kind == "result"]
     count = len(opened(first).outvars)
-    parts = of_one_moment(made_again(first, second, pairs))
+    parts = of_one_moment(made_again(first, second, pairs), is_held=at_once)
     places = {number: at for at, number in enumerate(_others(range(count), parts.moved))}
     then = [("result", len(places) + at) for at in range(len(parts.moments))]
     left = [
@@ -166,7 +174,12 @@ def _split(
         for kind, number in _others(sources, parts.taken)
     ]
     added = [("operand", at) for at in parts.added]
-    return _Split(parts.first, parts.second, (*then, *added, *left), places)
+    held = dict.fromkeys((*moments_in(parts.first), *moments_in(parts.second)))
+    given = [("snapshot", 0)] if parts.is_held else []
+    return _Split(
+        parts.first, parts.second, (*then, *given, *added, *left), places,
+        tuple(held) if parts.is_held else (),
+    )  # fmt: skip
 
 
 def _sources(
@@ -212,7 +225,7 @@ class _Linear:
     structured: tuple[Any, tuple[int, ...]] | None
 
 
-def _linearize(jaxpr: Any, nonzeros: tuple[bool, ...], is_vjp: bool) -> _Linear:
+def _linearize(jaxpr: Any, nonzeros: tuple[bool, ...], is_vjp: bool, at_once: bool) -> _Linear:
     jaxpr = with_weights_inside_bodies(jaxpr) or jaxpr
     weights = weights_of(jaxpr)
     lifted = with_weights_as_operands(jaxpr, weights)
@@ -221,7 +234,8 @@ def _linearize(jaxpr: Any, nonzeros: tuple[bool, ...], is_vjp: bool) -> _Linear:
     first, results, is_nonzero, forwards, second = found
     count = len(opened(first).outvars)
     constants = len(jaxpr.consts)
-    split = _split(first, second, weights, forwards, constants, len(opened(jaxpr).outvars))
+    returned = len(opened(jaxpr).outvars)
+    split = _split(first, second, weights, forwards, constants, returned, at_once)
     structured = None
     if not isinstance(results, int):  # from jax 0.11 on
         tree = results.unpack()[2]
@@ -232,9 +246,10 @@ def _linearize(jaxpr: Any, nonzeros: tuple[bool, ...], is_vjp: bool) -> _Linear:
 
 def _jit_linearized(original: Any) -> Any:
     def rule(is_vjp: bool, nzs: Any, *primals_in: Any, jaxpr: Any, **params: Any) -> Any:
-        if not _is_ours(jaxpr) or is_evaluated_now():
+        at_once = is_evaluated_now()
+        if not _is_ours(jaxpr) or (at_once and mark_of(params) is None):
             return original(is_vjp, nzs, *primals_in, jaxpr=jaxpr, **params)
-        made = _linearized(jaxpr, tuple(nzs), is_vjp)
+        made = _linearized(jaxpr, tuple(nzs), is_vjp, at_once)
         avals = [each.aval.to_tangent_aval() for each in opened(jaxpr).outvars]
         inputs = [at for at, is_nonzero in enumerate(nzs) if is_nonzero]
         outputs = [at for at, is_nonzero in enumerate(made.is_nonzero) if is_nonzero]
@@ -271,7 +286,9 @@ def _without_structure(tangents_of: Any, residuals: Any, *tangents: Any) -> Any:
 # -- partial evaluation ---------------------------------------------------------------------------
 
 
-def _evaluate(jaxpr: Any, unknown: tuple[bool, ...]) -> tuple[_Split, tuple[bool, ...]]:
+def _evaluate(
+    jaxpr: Any, unknown: tuple[bool, ...], at_once: bool
+) -> tuple[_Split, tuple[bool, ...]]:
     """The parts, and which results are unknown in the first."""
     jaxpr = with_weights_inside_bodies(jaxpr) or jaxpr
     weights = weights_of(jaxpr)
@@ -281,7 +298,7 @@ def _evaluate(jaxpr: Any, unknown: tuple[bool, ...]) -> tuple[_Split, tuple[bool
         lifted, (*known, *unknown), instantiate=False
     )
     results = sum(not each for each in unknowns)
-    split = _split(first, second, weights, forwards, len(jaxpr.consts), results)
+    split = _split(first, second, weights, forwards, len(jaxpr.consts), results, at_once)
     return split, tuple(unknowns)
 
 
@@ -294,9 +311,9 @@ def _jit_in_parts(original: Any) -> Any:
             return original(trace, *tracers, jaxpr=jaxpr, **params)
         if all(unknown):
             return trace.default_process_primitive(jit_p, tracers, {"jaxpr": jaxpr, **params})
-        if is_evaluated_now():
+        if (at_once := is_evaluated_now()) and mark_of(params) is None:
             return original(trace, *tracers, jaxpr=jaxpr, **params)
-        split, unknowns = _evaluated(jaxpr, unknown)
+        split, unknowns = _evaluated(jaxpr, unknown, at_once)
         known = [at for at, is_unknown in enumerate(unknown) if not is_unknown]
         operands = [tracers[at].pval.get_known() for at in known]
         outputs = [at for at, is_unknown in enumerate(unknowns) if not is_unknown]

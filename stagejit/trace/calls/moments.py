@@ -1,8 +1,9 @@
 """Moments of weights, in jaxprs: the backward program is of that of the forward program, or fails.
 
-Input: the number of a moment, as an operand and as a weight. Output: two primitives, `check_p`,
-which fails unless both are the same, and `after_p`, which has values wait for that. Invariant:
-where a program that has them returns, all that it computed is of one moment.
+Input: the number of a moment, as an operand and as a weight. Output: three primitives, `check_p`,
+which fails unless both are the same, `after_p`, which has values wait for that, and `at_p`, which
+says of which moment a program reads its weights. Invariant: where a program that has them returns,
+all that it computed is of one moment.
 
 Note [Moments]: the moment of a bound function is a weight like its others, of three words: two that
 no other function has, and the number of its last update. So a program that reads it and others
@@ -10,6 +11,11 @@ reads both of one moment. A forward program returns it; a backward program, whic
 again, compares. Words of another function, or of none, say nothing: where JAX evaluates both
 branches of a batched `cond`, the backward part of one is given what the other one returned in the
 same place.
+
+Note [Moments that are held]: outside of any program, both parts of a gradient read the weights of a
+moment that is held from then on (`runtime/gradients/held.py`): both take a snapshot of it (see
+`runtime/cpu/snapshots.py`), as an operand of `at_p`, which is the number of the moment that the
+program reads. A program has one snapshot for all that it reads, in its bodies, too.
 """
 
 from __future__ import annotations
@@ -25,25 +31,44 @@ from jax import lax
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
+from stagejit.compat import Literal
 from stagejit.errors import GoneError
 from stagejit.graph.ir import Value
+from stagejit.trace.calls.inline import called_jaxpr
 from stagejit.trace.weights import known_p
 
 check_p: Any = Primitive("stagejit_check_moment")
 after_p: Any = Primitive("stagejit_after")
+at_p: Any = Primitive("stagejit_at_moment")
 WORDS = 3
 _NOT_MAPPED = None  # as JAX says it
 
 
 def same_value(equation: Any, operands: Sequence[Value]) -> Value | None:
-    """The operand that an equation gives, if it does: `known_p`; `check_p` and `after_p` where both
-    moments are one value, as in a program that has both parts of a gradient."""
-    if equation.primitive is known_p:
+    """The operand that an equation gives, if it does: `known_p` and `at_p`; `check_p` and `after_p`
+    where both moments are one value, as in a program that has both parts of a gradient."""
+    if equation.primitive in (known_p, at_p):
         return operands[0]
     if equation.primitive is check_p and operands[0] is operands[1]:
         return operands[1]
     if equation.primitive is after_p and _is_weight(operands[1]):
         return operands[0]
+    return None
+
+
+def snapshot_operand(jaxpr: Any) -> int | None:
+    """Which operand of a jaxpr says of which moment its weights are; none of a batch does. Of
+    several, the first: where those of the others are not the same, `check_p` fails."""
+    jaxpr = getattr(jaxpr, "jaxpr", jaxpr)
+    numbers = {variable: number for number, variable in enumerate(jaxpr.invars)}
+    for equation in jaxpr.eqns:
+        at: int | None = 1 if equation.primitive is at_p else None
+        if (called := called_jaxpr(equation)) is not None:
+            at = snapshot_operand(called) if len(called.in_avals) == len(equation.invars) else None
+        if at is None or isinstance(atom := equation.invars[at], Literal):
+            continue
+        if atom in numbers and len(atom.aval.shape) == 1:
+            return numbers[atom]
     return None
 
 
@@ -131,3 +156,8 @@ batching.primitive_batchers[after_p] = _after_of_batch
 ad.primitive_jvps[after_p] = _after_forward
 ad.primitive_transposes[after_p] = _after_backward
 mlir.register_lowering(after_p, mlir.lower_fun(_after, multiple_results=False))
+
+at_p.def_impl(lambda value, snapshot: value)
+at_p.def_abstract_eval(lambda value, snapshot: value)
+mlir.register_lowering(at_p, lambda ctx, value, snapshot: [value])
+batching.primitive_batchers[at_p] = lambda args, dims: (at_p.bind(*args), dims[0])
