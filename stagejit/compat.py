@@ -336,7 +336,7 @@ def is_evaluated_now() -> bool:
     """Whether what is bound here is evaluated at once, perhaps differentiated or batched, and not
     traced as a part of a program."""
     trace = core.trace_ctx.trace
-    while not isinstance(trace, partial_eval.DynamicJaxprTrace | core.EvalTrace):
+    while trace and not isinstance(trace, partial_eval.DynamicJaxprTrace | core.EvalTrace):
         trace = getattr(trace, "parent_trace", None)
     return isinstance(trace, core.EvalTrace)
 

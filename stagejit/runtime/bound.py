@@ -133,7 +133,7 @@ class BoundWeights:
                     weight.tables.add(self)
             return reading.is_true
 
-    def _earlier(self) -> tuple[list[tuple[int, Sequence[Array]]], int]:
+    def _earlier(self) -> tuple[list[tuple[int, list[Array]]], int]:
         """What it reads at moments of before that are held, since when; and since when it reads
         what it does now. Where nobody has what a weight was, it reads others, and says so."""
         weights, since, found = set(self.weights), 0, []

@@ -137,12 +137,13 @@ class Weight:
     def as_it_is(self) -> Callable[[], Any] | None:
         """What gives the array of now later on, from as little memory as can be; for who holds
         `changing`."""
-        if self._held is not None:
-            return _keeping(self._held)
-        found = (self._again or table.restoring(self) for table in self.tables)
-        again = next((again for again in found if again is not None), self._again)
-        array = self.content.array()
-        return again if again is not None or array is None else _keeping(array)
+        array = self._held if self._held is not None else self.content.array()
+        is_there = array is not None and not array.is_deleted()
+        if is_there and self._held is not None:
+            return _keeping(array)
+        found = (self._again, *(table.restoring(self) for table in self.tables))
+        again = next((each for each in found if each is not None), None)
+        return _keeping(array) if again is None and is_there else again
 
     @property
     def holds(self) -> list[Any]:
@@ -245,7 +246,7 @@ class Weight:
 
 def _keeping(array: Any) -> Callable[[], Any]:
     """What gives an array that may be deleted."""
-    if array.is_deleted() or type_of(array.aval).dtype.numpy != array.dtype:  # random keys
+    if type_of(array.aval).dtype.numpy != array.dtype:  # random keys
         return lambda: array
     return functools.partial(
         jax.numpy.asarray, constant_array(array, array.aval, type_of(array.aval))

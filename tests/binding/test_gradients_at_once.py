@@ -4,6 +4,7 @@ of the moment in which the gradient began, whatever is updated meanwhile."""
 from __future__ import annotations
 
 import gc
+import threading
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -15,7 +16,7 @@ import pytest
 
 import stagejit
 from tests.binding.networks import array
-from tests.binding.test_residuals import NETS, H, N, custom, derived, layers, mlp, picked, shapes
+from tests.binding.test_residuals import NETS, H, N, branches, derived, layers, mlp, picked, shapes
 
 Begun = tuple[Any, Callable[[Any], Any]]  # the value, and what gives the gradient
 
@@ -71,11 +72,13 @@ def _of_weights() -> Iterator[Any]:
             yield each
 
 
-@pytest.mark.parametrize("net", NETS)
-@pytest.mark.parametrize("begun", [pulled, linearized, mapped, map_of_pulled, of_gradient])
+CASES = [(net, pulled) for net in NETS]
+CASES += [(net, begun) for net in (mlp, derived, layers, branches) for begun in
+          (linearized, mapped, map_of_pulled, of_gradient)]  # fmt: skip
+
+
+@pytest.mark.parametrize(("net", "begun"), CASES)
 def test_no_gradient_keeps_copies_of_weights(net: Any, begun: Any) -> None:
-    if net is custom and begun is linearized:
-        pytest.skip("JAX has no tangents of a custom_vjp")
     params, x = shapes(), jnp.asarray(array(3, N, seed=9))
     nbytes = sum(each.nbytes for each in params.values())
     bound = stagejit.bind(net, params)
@@ -90,8 +93,10 @@ def test_no_gradient_keeps_copies_of_weights(net: Any, begun: Any) -> None:
     assert copies + kept <= 1.2 * nbytes, (copies / nbytes, kept / nbytes)
 
 
-@pytest.mark.parametrize("net", [mlp, derived, layers, picked])
-@pytest.mark.parametrize("begun", BEGUN)
+@pytest.mark.parametrize(
+    ("net", "begun"), [*((mlp, each) for each in BEGUN), (derived, pulled), (derived, of_gradient),
+                       (layers, mapped), (picked, linearized), (picked, of_gradient)]
+)  # fmt: skip
 @pytest.mark.parametrize("is_compiled", [False, True])
 def test_a_gradient_is_of_the_weights_with_which_it_began(
     net: Any, begun: Any, is_compiled: bool
@@ -155,3 +160,139 @@ def test_what_nobody_has_any_more_is_an_error() -> None:
     y, back = jax.vjp(bound, x)
     wanted = jax.vjp(lambda x: derived(given[1], x), x)[1](y)
     _assert_close(back(y)[0], wanted[0])
+
+
+def scaled(p: Any, x: Any) -> Any:
+    return x * jax.random.normal(p["key"], x.shape) @ p["a"]
+
+
+def _over_an_update(net: Any, given: list[Any], transformed: Any = None, **options: Any) -> None:
+    """A gradient that begins, an update, and its end."""
+    transformed, x = transformed or (lambda f: f), jnp.asarray(array(3, N, seed=9))
+    bound = stagejit.bind(net, given[0], **options)
+    y, back = jax.vjp(transformed(bound), x)
+    bound.update(given[1])
+    plain = transformed(lambda x: net(given[0], x))
+    wanted = jax.vjp(plain, x)[1](y)[0]
+    found = back(y)[0]
+    off = np.linalg.norm(found - wanted) / np.linalg.norm(wanted)
+    assert off < (0.05 if "weights" in options else 2e-4)
+
+
+@pytest.mark.parametrize("form", ["bf16", "int8"])
+def test_what_is_stored_in_fewer_bytes_is_of_the_moment_too(form: str) -> None:
+    _over_an_update(mlp, [shapes(), _halved(shapes())], weights=form)
+
+
+def test_random_keys_are_of_the_moment_too() -> None:
+    given = [{"key": jax.random.key(seed), "a": shapes()["a"]} for seed in (3, 4)]
+    _over_an_update(scaled, given)
+
+
+def test_what_jax_inlines_keeps_copies() -> None:
+    _over_an_update(mlp, [shapes(), _halved(shapes())], inline=True)
+    bound, x = stagejit.bind(mlp, shapes(), inline=True), jnp.asarray(array(3, N, seed=9))
+    for transformed in (lambda f: jax.jit(jax.grad(f)), lambda f: jax.grad(jax.jit(f)), jax.grad):
+        function = transformed(lambda x: bound(x).sum())
+        for params in (shapes(), _halved(shapes())):
+            bound.update(params)
+            wanted = jax.grad(lambda x, p=params: mlp(p, x).sum())(x)
+            _assert_close(function(x), wanted)
+
+
+@pytest.fixture
+def as_a_transformation() -> Iterator[None]:
+    """`jax.checkpoint` as JAX has it under this flag."""
+    before = getattr(jax.config, "jax_remat3", None)
+    if before is None:
+        pytest.skip("this JAX has one checkpoint")
+    jax.config.update("jax_remat3", True)
+    yield
+    jax.config.update("jax_remat3", before)
+
+
+@pytest.mark.parametrize("policy", ["nothing_saveable", "everything_saveable", "dots_saveable"])
+@pytest.mark.usefixtures("as_a_transformation")
+def test_checkpoints_that_are_a_transformation_are_of_one_moment(policy: str) -> None:
+    def transformed(f: Any) -> Any:
+        saved = getattr(jax.checkpoint_policies, policy)
+        return jax.checkpoint(lambda x: jnp.sin(f(x)), policy=saved)
+
+    _over_an_update(mlp, [shapes(), _halved(shapes())], transformed)
+    params, x = shapes(), jnp.asarray(array(3, N, seed=9))
+    bound = stagejit.bind(mlp, params)
+    total = lambda f: lambda x: transformed(f)(x).sum()  # noqa: E731
+    _assert_close(jax.jit(jax.grad(total(bound)))(x), jax.grad(total(lambda x: mlp(params, x)))(x))
+    y, back = jax.jit(lambda x: jax.vjp(transformed(bound), x))(x)
+    bound.update(_halved(params))
+    with pytest.raises(Exception, match="mlp: its weights were updated between"):
+        jax.jit(lambda back, y: back(y))(back, y)
+
+
+def test_arrays_that_are_deleted_are_kept_for_a_gradient() -> None:
+    x = jnp.asarray(array(3, N, seed=9))
+    for before in (False, True):
+        params = shapes()
+        bound = stagejit.bind(mlp, params)
+        y, back = jax.vjp(bound, x)
+        wanted = jax.vjp(lambda x, p=params: mlp(p, x), x)[1](y)[0]
+        for is_updated in (before, not before):
+            if is_updated:
+                bound.update(_halved(shapes()))
+            else:
+                for each in params.values():
+                    each.delete()
+        _assert_close(back(y)[0], wanted)
+
+
+def test_an_update_does_not_wait_for_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
+    bound, x = stagejit.bind(mlp, shapes()), jnp.asarray(array(3, N, seed=9))
+    _, back = jax.vjp(bound, x)
+    back(jax.block_until_ready(bound(x)))
+
+    def slept(seconds: float) -> None:
+        raise AssertionError("it waits")
+
+    monkeypatch.setattr("stagejit.runtime.cpu.weights.time.sleep", slept)
+    bound.update(_halved(shapes()))
+
+
+def test_gradients_on_one_thread_while_another_updates() -> None:
+    given = [shapes(), _halved(shapes())]
+    bound, x = stagejit.bind(mlp, given[0]), jnp.asarray(array(3, N, seed=9))
+    wanted = [jax.grad(lambda x, p=p: (mlp(p, x) ** 2).sum())(x) for p in given]
+    is_over = threading.Event()
+
+    def updating() -> None:
+        while not is_over.is_set():
+            for params in given[::-1]:
+                bound.update(params)
+
+    thread = threading.Thread(target=updating)
+    thread.start()
+    try:
+        gradient = jax.grad(lambda x: (bound(x) ** 2).sum())
+        for _ in range(50):
+            found = gradient(x)
+            assert min(np.abs(found - each).max() / np.abs(each).max() for each in wanted) < 1e-3
+    finally:
+        is_over.set()
+        thread.join()
+
+
+def test_gradients_in_a_shard_map_that_is_run_at_once() -> None:
+    mesh = jax.sharding.Mesh(jax.devices()[:1], ("i",))
+    rows = jax.sharding.PartitionSpec("i")
+    params, x = shapes(), jnp.asarray(array(3, N, seed=9))
+    bound = stagejit.bind(mlp, params)
+
+    def mapped(f: Any) -> Any:
+        gradient = jax.grad(lambda x: (f(x) ** 2).sum())
+        return jax.shard_map(gradient, mesh=mesh, in_specs=rows, out_specs=rows)(x)
+
+    _assert_close(mapped(bound), mapped(lambda x: mlp(params, x)))
+
+
+def test_updates_where_jit_is_disabled() -> None:
+    with jax.disable_jit():
+        _over_an_update(mlp, [shapes(), _halved(shapes())])

@@ -81,10 +81,10 @@ class Table:
         until = time.monotonic() + most_seconds
         while True:
             with self._lock:  # a fence, too: the list is stored before the number is loaded
-                self._retire(held)
+                asked_for = self._retire(held)
                 if not self._word(READING).value:
                     self._retired.clear()
-                old = [*self._retired, *self._lists[:-1]]
+                old = [*self._retired, *asked_for]
                 if all(any(each is known for known in self._waited_for) for each in old):
                     self._waited_for = old
                     return
@@ -93,19 +93,24 @@ class Table:
                     return
             time.sleep(1e-4)
 
-    def _retire(self, held: Callable[[], Iterable[int]]) -> None:
-        """Those lists of which nobody has a moment."""
+    def _retire(self, held: Callable[[], Iterable[int]]) -> list[_List]:
+        """Those lists of which nobody has a moment. Returns earlier ones that calls may ask for."""
         moments = snapshots.moments()
         if moments is None:
-            return
-        since = [each.since for each in self._lists]
-        asked = {max((n for n in since if n <= at), default=since[0]) for at in {*moments, *held()}}
-        asked.add(since[-1])
-        kept = [each for each in self._lists if each.since in asked]
-        self._retired += [each for each in self._lists if each.since not in asked]
+            return self._lists[:-1]
+        asked, now = self._of(moments), self._lists[-1]
+        known = asked | self._of(held()) | {now.since}
+        kept = [each for each in self._lists if each.since in known]
+        self._retired += [each for each in self._lists if each.since not in known]
         for before, each in zip([None, *kept], kept, strict=False):
             each.lead_to(before)
         self._lists = kept
+        return [each for each in kept if each.since in asked and each is not now]
+
+    def _of(self, moments: Iterable[int]) -> set[int]:
+        """Since when there is what calls read at these."""
+        since = [each.since for each in self._lists]
+        return {max((n for n in since if n <= at), default=since[0]) for at in moments}
 
     def _word(self, offset: int) -> ctypes.c_int64:
         return ctypes.c_int64.from_address(self.address + offset)

@@ -42,16 +42,17 @@ class _Hold:
 
     def arrays(self, weights: Iterable[Weight]) -> Mapping[Weight, Any]:
         """What those of the weights were that are others now. Raises GoneError."""
-        found = {}
+        found = dict[Weight, Any]()
         for weight in weights:
             if weight in self.before:
                 again = self.before[weight]
-                found[weight] = None if again is None else again()
-                if found[weight] is None or found[weight].is_deleted():
+                array = None if again is None else again()
+                if array is None or array.is_deleted():
                     raise GoneError(
                         f"nobody has what the weight {weight.name} was when the gradient began",
                         next_step="call update() after the backward program has run",
                     )
+                found[weight] = array
         return found
 
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 import functools
 import inspect
 import itertools
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -33,18 +33,16 @@ from stagejit.runtime.gradients.again import (
     Parts,
     is_of_operand,
     made_again,
-    moments_in,
     of_one_moment,
     reads_weights,
     weights_of,
     with_weights_as_operands,
-    with_weights_inside,
 )
 from stagejit.runtime.gradients.alone import opened
-from stagejit.runtime.gradients.held import held_snapshot
 from stagejit.runtime.gradients.inside import with_weights_inside_bodies
+from stagejit.runtime.gradients.splits import Split, in_two, without
 from stagejit.runtime.lowering.marks import call_params, mark_of
-from stagejit.trace.weights import Weight, weight_p
+from stagejit.trace.weights import weight_p
 
 try:
     from jax._src import util
@@ -54,6 +52,10 @@ except ImportError as error:  # pragma: no cover - a JAX that is built different
     _IMPORT_ERROR = str(error)
 else:
     _IMPORT_ERROR = ""
+try:
+    from jax._src.interpreters import remat  # under `jax_remat3`
+except ImportError:  # pragma: no cover - a JAX that has it elsewhere
+    remat = None  # type: ignore[assignment]
 
 
 @cache
@@ -83,28 +85,33 @@ def problems() -> tuple[str, ...]:
 
 
 jit_p: Any = _jit_p
+_INLINED = (True, "jax_early")  # where JAX traces
 _installed = False
 # As long as JAX has the jaxpr that is their first argument. None of them returns that one.
 _linearized: Any
 _evaluated: Any
 _inside: Any
 _parted: Any
+_checkpointed: Any
 
 
 def install() -> None:
     """Have JAX's backward programs read weights where they are; once."""
-    global _installed, _linearized, _evaluated, _inside, _parted
+    global _installed, _linearized, _evaluated, _inside, _parted, _checkpointed
     if _installed or problems():
         return
     _installed = True
     remembered: Any = util.weakref_lru_cache
     _linearized, _evaluated = remembered(_linearize), remembered(_evaluate)
     _inside, _parted = remembered(with_weights_inside_bodies), remembered(_part)
+    _checkpointed = remembered(_checkpoint)
     _replace(ad.primitive_linearizations, _jit_linearized)
     _replace(batching.fancy_primitive_batchers, _jit_of_batch)
     _replace(partial_eval.custom_partial_eval_rules, _jit_in_parts)
     _replace(partial_eval.partial_eval_jaxpr_custom_rules, _jit_by_policy)
     partial_eval.partial_eval_jaxpr_custom_rules[weight_p] = _weight_by_policy
+    if jit_p in getattr(remat, "rules", {}):
+        _replace(remat.rules, _jit_of_checkpoint)
 
 
 def _replace(rules: Any, made: Callable[[Any], Any]) -> None:
@@ -116,92 +123,11 @@ def _is_ours(jaxpr: Any) -> bool:
     return reads_weights(jaxpr) and not any(map(is_of_operand, jaxpr.effects))
 
 
-# -- parts ----------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class _Split:
-    """first: returns the results, then what others are found by. residuals: of each that `second`
-    takes, before all else, what it is: a "result" of `first`, an "operand", a "constant" or a
-    "snapshot", and which one. places: of the results of `first` that were there before. held: of
-    which moments both parts take a snapshot, the first one before all else."""
-
-    first: Any
-    second: Any
-    residuals: tuple[tuple[str, int], ...]
-    places: dict[int, int]
-    held: tuple[Weight, ...]
-
-    def bound(
-        self, params: dict[str, Any], operands: Sequence[Any], numbers: Sequence[int],
-        results: Sequence[int], constants: Sequence[Any],
-    ) -> tuple[list[Any], list[Any]]:  # fmt: skip
-        """The results of the first part, and the residuals. numbers, results: of what the program
-        takes and returns, those that this part does."""
-        others = [None] * (len(opened(self.first).outvars) - len(results))
-        snapshot = [held_snapshot(self.held)] if self.held else []
-        inputs = [*[None] * len(snapshot), *numbers]
-        called = call_params(params, self.first, inputs, [*results, *others])
-        found = jit_p.bind(*snapshot, *operands, **called)
-        given = {"result": found, "operand": operands, "constant": constants, "snapshot": snapshot}
-        return found, [given[kind][number] for kind, number in self.residuals]
-
-
-def _split(
-    first: Any,
-    second: Any,
-    weights: Sequence[Weight],
-    forwards: Sequence[int | None],
-    constants: int,
-    results: int,
-    at_once: bool,
-) -> _Split:
-    """Of what JAX made of a program whose first operands are these weights. forwards: for each
-    residual, which constant or operand of the program it is, or None for the next result of the
-    first part, behind its own `results`."""
-    sources = _sources(results, constants, len(weights), forwards)
-    asked = {at: weights[number] for at, (kind, number) in enumerate(sources) if kind == "weight"}
-    first = with_weights_inside(first, dict(enumerate(weights)))
-    second = with_weights_inside(second, asked)
-    sources = [source for source in sources if source[0] != "weight"]
-    pairs = [(number, at) for at, (kind, number) in enumerate(sources) if kind == "result"]
-    count = len(opened(first).outvars)
-    parts = of_one_moment(made_again(first, second, pairs), is_held=at_once)
-    places = {number: at for at, number in enumerate(_others(range(count), parts.moved))}
-    then = [("result", len(places) + at) for at in range(len(parts.moments))]
-    left = [
-        (kind, places[number] if kind == "result" else number)
-        for kind, number in _others(sources, parts.taken)
-    ]
-    added = [("operand", at) for at in parts.added]
-    held = dict.fromkeys((*moments_in(parts.first), *moments_in(parts.second)))
-    given = [("snapshot", 0)] if parts.is_held else []
-    return _Split(
-        parts.first, parts.second, (*then, *given, *added, *left), places,
-        tuple(held) if parts.is_held else (),
-    )  # fmt: skip
-
-
-def _sources(
-    nresults: int, nconstants: int, nweights: int, forwards: Sequence[int | None]
-) -> list[tuple[str, int]]:
-    """What each residual is, by JAX's numbers: of constants, then operands, the weights first; or
-    else the next result behind those of the program."""
-    found, numbers = list[tuple[str, int]](), itertools.count(nresults)
-    for at in forwards:
-        if at is None:
-            found.append(("result", next(numbers)))
-        elif at < nconstants:
-            found.append(("constant", at))
-        elif at < nconstants + nweights:
-            found.append(("weight", at - nconstants))
-        else:
-            found.append(("operand", at - nconstants - nweights))
-    return found
-
-
-def _others(values: Sequence[Any], numbers: Collection[int]) -> list[Any]:
-    return [each for number, each in enumerate(values) if number not in numbers]
+def _is_compiled(params: dict[str, Any]) -> bool:
+    """Whether what is called outside of any program is one of ours, also in a backward part, where
+    JAX runs the equations of what is inlined one by one."""
+    inline = params.get("inline")  # from jax 0.11 on, of an enumeration
+    return mark_of(params) is not None and getattr(inline, "value", inline) not in _INLINED
 
 
 def _jit_of_batch(original: Any) -> Any:
@@ -220,7 +146,7 @@ class _Linear:
     """is_nonzero: whether each result has a tangent. structured: from jax 0.11 on, the tree of the
     residuals whose structure a primitive gave, and which results they are."""
 
-    split: _Split
+    split: Split
     is_nonzero: tuple[bool, ...]
     structured: tuple[Any, tuple[int, ...]] | None
 
@@ -235,7 +161,7 @@ def _linearize(jaxpr: Any, nonzeros: tuple[bool, ...], is_vjp: bool, at_once: bo
     count = len(opened(first).outvars)
     constants = len(jaxpr.consts)
     returned = len(opened(jaxpr).outvars)
-    split = _split(first, second, weights, forwards, constants, returned, at_once)
+    split = in_two(first, second, weights, forwards, constants, returned, at_once)
     structured = None
     if not isinstance(results, int):  # from jax 0.11 on
         tree = results.unpack()[2]
@@ -246,8 +172,8 @@ def _linearize(jaxpr: Any, nonzeros: tuple[bool, ...], is_vjp: bool, at_once: bo
 
 def _jit_linearized(original: Any) -> Any:
     def rule(is_vjp: bool, nzs: Any, *primals_in: Any, jaxpr: Any, **params: Any) -> Any:
-        at_once = is_evaluated_now()
-        if not _is_ours(jaxpr) or (at_once and mark_of(params) is None):
+        at_once = _is_ours(jaxpr) and is_evaluated_now()
+        if not _is_ours(jaxpr) or (at_once and not _is_compiled(params)):
             return original(is_vjp, nzs, *primals_in, jaxpr=jaxpr, **params)
         made = _linearized(jaxpr, tuple(nzs), is_vjp, at_once)
         avals = [each.aval.to_tangent_aval() for each in opened(jaxpr).outvars]
@@ -288,7 +214,7 @@ def _without_structure(tangents_of: Any, residuals: Any, *tangents: Any) -> Any:
 
 def _evaluate(
     jaxpr: Any, unknown: tuple[bool, ...], at_once: bool
-) -> tuple[_Split, tuple[bool, ...]]:
+) -> tuple[Split, tuple[bool, ...]]:
     """The parts, and which results are unknown in the first."""
     jaxpr = with_weights_inside_bodies(jaxpr) or jaxpr
     weights = weights_of(jaxpr)
@@ -298,7 +224,7 @@ def _evaluate(
         lifted, (*known, *unknown), instantiate=False
     )
     results = sum(not each for each in unknowns)
-    split = _split(first, second, weights, forwards, len(jaxpr.consts), results, at_once)
+    split = in_two(first, second, weights, forwards, len(jaxpr.consts), results, at_once)
     return split, tuple(unknowns)
 
 
@@ -311,7 +237,7 @@ def _jit_in_parts(original: Any) -> Any:
             return original(trace, *tracers, jaxpr=jaxpr, **params)
         if all(unknown):
             return trace.default_process_primitive(jit_p, tracers, {"jaxpr": jaxpr, **params})
-        if (at_once := is_evaluated_now()) and mark_of(params) is None:
+        if (at_once := is_evaluated_now()) and not _is_compiled(params):
             return original(trace, *tracers, jaxpr=jaxpr, **params)
         split, unknowns = _evaluated(jaxpr, unknown, at_once)
         known = [at for at, is_unknown in enumerate(unknown) if not is_unknown]
@@ -328,6 +254,41 @@ def _jit_in_parts(original: Any) -> Any:
             later = trace.default_process_primitive(jit_p, taken, called)
             results |= dict(zip(outputs, later, strict=True))
         return [results[at] for at in range(len(unknowns))]
+
+    return rule
+
+
+# -- checkpoints that are a transformation ---------------------------------------------------------
+
+
+def _checkpoint(jaxpr: Any, policy: Any, others: tuple[Any, ...], at_once: bool) -> Split:
+    """others: from jax 0.11 on, what else JAX's function takes."""
+    more = {"allow_fwds": False} if others else {}
+    in_parts: Any = remat.remat_jaxpr
+    first, second, residuals = in_parts(jaxpr, policy, *others, **more)
+    count = residuals if isinstance(residuals, int) else len(residuals)
+    results = len(opened(jaxpr).outvars)
+    return in_two(first, second, [], [None] * count, 0, results, at_once)
+
+
+def _jit_of_checkpoint(original: Any) -> Any:
+    """how: a policy; from jax 0.11 on, the trace that has it, and residuals are returned."""
+
+    def rule(how: Any, *args: Any, jaxpr: Any, **params: Any) -> Any:
+        at_once = _is_ours(jaxpr) and is_evaluated_now()
+        if not _is_ours(jaxpr) or (at_once and not _is_compiled(params)):
+            return original(how, *args, jaxpr=jaxpr, **params)
+        is_trace = hasattr(how, "custom_vjp_rules")
+        policy, others = (how.policy, (how.custom_vjp_rules,)) if is_trace else (how, ())
+        made = _checkpointed(jaxpr, policy, others, at_once)
+        numbers = range(len(args)), range(len(opened(jaxpr).outvars))
+        found, residuals = made.bound(params, args, *numbers, ())
+        inputs = [*[None] * len(residuals), *numbers[0]]
+        called = call_params(params, made.second, inputs, numbers[1])
+        results = found[: len(numbers[1])]
+        if is_trace:
+            return results, residuals, lambda given, *args: jit_p.bind(*given, *args, **called)
+        return results, lambda *args: jit_p.bind(*residuals, *args, **called)
 
     return rule
 
@@ -371,12 +332,12 @@ def _jit_by_policy(original: Any) -> Any:
         there = [*residuals, *itertools.compress(equation.invars, known)]
         new = [v for v in added if not any(v is other for other in there)]
         new = [v for v in new if not isinstance(v, Literal)]
-        outputs = _others(range(len(first.outvars)), parts.moved)
-        inputs = _others(range(len(second.invars)), parts.taken)
+        outputs = without(range(len(first.outvars)), parts.moved)
+        inputs = without(range(len(second.invars)), parts.taken)
         nothing = [None] * (len(then) + len(added))
         return (
             first.replace(
-                outvars=[*_others(first.outvars, parts.moved), *then],
+                outvars=[*without(first.outvars, parts.moved), *then],
                 params=call_params(
                     first.params,
                     parts.first,
@@ -385,7 +346,7 @@ def _jit_by_policy(original: Any) -> Any:
                 ),
             ),
             second.replace(
-                invars=[*then, *added, *_others(second.invars, parts.taken)],
+                invars=[*then, *added, *without(second.invars, parts.taken)],
                 params=call_params(
                     second.params,
                     parts.second,
