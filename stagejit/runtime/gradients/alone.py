@@ -12,6 +12,7 @@ from enum import IntEnum
 from typing import Any
 
 from stagejit.compat import Literal, scan_counts
+from stagejit.trace.calls.inline import CALLS
 from stagejit.trace.calls.primitives import jax_name
 from stagejit.trace.weights import known_p, weight_p
 
@@ -24,11 +25,6 @@ class Depends(IntEnum):
     ON_ARGUMENTS = 2
 
 
-# The parameter that has the jaxpr of a primitive that calls it once, on all of its operands.
-CALLS = {
-    "jit": "jaxpr", "pjit": "jaxpr", "checkpoint": "jaxpr", "remat2": "jaxpr",
-    "closed_call": "call_jaxpr", "eval_jaxpr": "call_jaxpr",
-}  # fmt: skip
 # Made twice, these are called twice, or take long: nothing is made once of what a loop may never
 # end to compute.
 _NEVER_TWICE = frozenset(

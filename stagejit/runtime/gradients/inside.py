@@ -26,7 +26,6 @@ from jax.extend.core.primitives import jit_p
 from stagejit.compat import ClosedJaxpr, Jaxpr, Literal, scan_counts
 from stagejit.runtime.gradients.again import copied, replaced, with_operands
 from stagejit.runtime.gradients.alone import (
-    CALLS,
     Depends,
     Values,
     jaxprs_in,
@@ -34,6 +33,7 @@ from stagejit.runtime.gradients.alone import (
     opened,
 )
 from stagejit.runtime.lowering.marks import plain_params
+from stagejit.trace.calls.inline import CALLS
 from stagejit.trace.calls.primitives import jax_name
 from stagejit.trace.weights import known_p, weight_p
 

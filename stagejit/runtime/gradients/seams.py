@@ -4,7 +4,7 @@ Input: none. Output: JAX's rules for jit split one that reads weights so that bo
 Invariant: where `problems()` finds that this JAX is built differently, nothing is replaced:
 residuals are whole weights then, and values are the same.
 
-Note [Rules of gradients]: JAX has tables of rules, by primitive, and four of them split or change
+Note [Rules of gradients]: JAX has tables of rules, by primitive, and five of them split or change
 what is compiled: `grad`, `vjp` and `linearize` linearize it; loops and `checkpoint` evaluate it in
 part, for what is known, or by a policy; and `vmap`, where a branch would get weights as a batch. A
 weight is only asked for in what `bind` compiles, so what is around that needs no rule. What is
@@ -16,7 +16,6 @@ a bound function is inlined, keeps JAX's own rules there: its residuals are copi
 from __future__ import annotations
 
 import functools
-import inspect
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -42,6 +41,7 @@ from stagejit.runtime.gradients.alone import opened
 from stagejit.runtime.gradients.inside import with_weights_inside_bodies
 from stagejit.runtime.gradients.splits import Split, in_two, without
 from stagejit.runtime.lowering.marks import call_params, mark_of
+from stagejit.runtime.lowering.seams import lacking, lacking_rules
 from stagejit.trace.weights import weight_p
 
 try:
@@ -63,25 +63,18 @@ def problems() -> tuple[str, ...]:
     """What this JAX lacks of what is used here; empty where all is as expected."""
     if _IMPORT_ERROR:
         return (_IMPORT_ERROR,)
-    found = []
-    for module, name in (
+    rules = lacking_rules(
         (ad, "primitive_linearizations"),
         (batching, "fancy_primitive_batchers"),
         (partial_eval, "custom_partial_eval_rules"),
         (partial_eval, "partial_eval_jaxpr_custom_rules"),
-    ):
-        if jit_p not in getattr(module, name, {}):
-            found.append(f"{name} has no rule for the jit primitive")
-    for module, name, parameters in (
-        (ad, "linearize_jaxpr", ["jaxpr", "nonzeros", "instantiate", "allow_fwds", "is_vjp"]),
-        (partial_eval, "partial_eval_jaxpr_nounits_fwd", ["jaxpr", "unknowns", "instantiate"]),
-        (util, "weakref_lru_cache", []),
-    ):
-        function = getattr(module, name, None)
-        known = list(inspect.signature(function).parameters) if function is not None else None
-        if known is None or known[: len(parameters)] != parameters:
-            found.append(f"{module.__name__} has no {name}({', '.join(parameters)})")
-    return tuple(found)
+    )
+    functions = lacking(
+        (ad, "linearize_jaxpr", ("jaxpr", "nonzeros", "is_vjp")),
+        (partial_eval, "partial_eval_jaxpr_nounits_fwd", ("jaxpr", "unknowns", "instantiate")),
+        (util, "weakref_lru_cache", ()),
+    )
+    return (*rules, *functions)
 
 
 jit_p: Any = _jit_p
@@ -110,7 +103,7 @@ def install() -> None:
     _replace(partial_eval.custom_partial_eval_rules, _jit_in_parts)
     _replace(partial_eval.partial_eval_jaxpr_custom_rules, _jit_by_policy)
     partial_eval.partial_eval_jaxpr_custom_rules[weight_p] = _weight_by_policy
-    if jit_p in getattr(remat, "rules", {}):
+    if not lacking_rules((remat, "rules")) and hasattr(remat, "remat_jaxpr"):
         _replace(remat.rules, _jit_of_checkpoint)
 
 
@@ -156,7 +149,7 @@ def _linearize(jaxpr: Any, nonzeros: tuple[bool, ...], is_vjp: bool, at_once: bo
     weights = weights_of(jaxpr)
     lifted = with_weights_as_operands(jaxpr, weights)
     nonzeros = (*[False] * len(weights), *nonzeros)
-    found = ad.linearize_jaxpr(lifted, nonzeros, is_vjp=is_vjp)
+    found = ad.linearize_jaxpr(jaxpr=lifted, nonzeros=nonzeros, is_vjp=is_vjp)
     first, results, is_nonzero, forwards, second = found
     count = len(opened(first).outvars)
     constants = len(jaxpr.consts)
@@ -221,7 +214,7 @@ def _evaluate(
     lifted = with_weights_as_operands(jaxpr, weights)
     known = [False] * len(weights)
     first, second, unknowns, _, forwards = partial_eval.partial_eval_jaxpr_nounits_fwd(
-        lifted, (*known, *unknown), instantiate=False
+        jaxpr=lifted, unknowns=(*known, *unknown), instantiate=False
     )
     results = sum(not each for each in unknowns)
     split = in_two(first, second, weights, forwards, len(jaxpr.consts), results, at_once)

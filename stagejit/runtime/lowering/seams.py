@@ -94,8 +94,7 @@ def problems() -> tuple[str, ...]:
     """What this JAX lacks of what is used here; empty where all is as expected."""
     if _IMPORT_ERROR:
         return (_IMPORT_ERROR,)
-    found = []
-    wanted: tuple[tuple[Any, str, tuple[str, ...]], ...] = (
+    found = lacking(
         (pjit, "_cpp_pjit", ("fun", "jit_info")),
         (pjit, "jit_trace", ("jit_func",)),
         (
@@ -113,6 +112,19 @@ def problems() -> tuple[str, ...]:
             ),
         ),
     )
+    found += lacking_rules((mlir, "_lowerings"), (partial_eval, "custom_staging_rules"))
+    if "compiler_options_kvs" not in getattr(getattr(pjit, "PjitInfo", None), "_fields", ()):
+        found.append("PjitInfo has no compiler_options_kvs")
+    if not dataclasses.is_dataclass(getattr(mlir, "LoweringParameters", None)):
+        found.append("LoweringParameters is no dataclass")
+    if not hasattr(core, "jaxprs_in_params"):
+        found.append("jax._src.core has no jaxprs_in_params")
+    return tuple(found)
+
+
+def lacking(*wanted: tuple[Any, str, tuple[str, ...]]) -> list[str]:
+    """What modules lack of functions: name and parameters of each, in words."""
+    found = []
     for module, name, parameters in wanted:
         function = getattr(module, name, None)
         if function is None:
@@ -120,17 +132,13 @@ def problems() -> tuple[str, ...]:
             continue
         known = inspect.signature(function).parameters
         found += [f"{name} takes no {p}" for p in parameters if p not in known]
-    if "compiler_options_kvs" not in getattr(getattr(pjit, "PjitInfo", None), "_fields", ()):
-        found.append("PjitInfo has no compiler_options_kvs")
-    if not dataclasses.is_dataclass(getattr(mlir, "LoweringParameters", None)):
-        found.append("LoweringParameters is no dataclass")
-    if jit_p not in getattr(mlir, "_lowerings", {}):
-        found.append("the jit primitive has no lowering rule")
-    if jit_p not in getattr(partial_eval, "custom_staging_rules", {}):
-        found.append("the jit primitive has no staging rule")
-    if not hasattr(core, "jaxprs_in_params"):
-        found.append("jax._src.core has no jaxprs_in_params")
-    return tuple(found)
+    return found
+
+
+def lacking_rules(*tables: tuple[Any, str]) -> list[str]:
+    """Which of these tables, by module and name, have no rule for the jit primitive."""
+    without = (name for module, name in tables if jit_p not in getattr(module, name, {}))
+    return [f"{name} has no rule for the jit primitive" for name in without]
 
 
 @cache

@@ -16,20 +16,23 @@ from stagejit.graph.ir import Value
 from stagejit.trace.calls.primitives import jax_name
 
 # Name of JAX's primitive -> the parameter that holds the called jaxpr. `jit_p` was once named pjit,
-# and the primitive behind jax.checkpoint has had three names.
-_CALLS: dict[str, str] = {
+# and the primitive behind jax.checkpoint has had three names. JAX differentiates what these call.
+CALLS: dict[str, str] = {
     "jit": "jaxpr",
     "pjit": "jaxpr",
     "closed_call": "call_jaxpr",
     "core_call": "call_jaxpr",
-    "custom_jvp_call": "call_jaxpr",
-    "custom_vjp_call": "call_jaxpr",
-    "custom_vjp_call_jaxpr": "fun_jaxpr",
     "checkpoint": "jaxpr",
     "remat": "jaxpr",
     "remat2": "jaxpr",
     "composite": "jaxpr",
     "eval_jaxpr": "call_jaxpr",
+}
+# And these have rules of their own for that.
+_WITH_RULES: dict[str, str] = {
+    "custom_jvp_call": "call_jaxpr",
+    "custom_vjp_call": "call_jaxpr",
+    "custom_vjp_call_jaxpr": "fun_jaxpr",
 }
 
 
@@ -39,7 +42,7 @@ def called_jaxpr(equation: Any) -> ClosedJaxpr | None:
     name = jax_name(equation.primitive) or ""
     if name == "custom_linear_solve":
         return equation.params["jaxprs"].solve  # type: ignore[no-any-return]
-    parameter = _CALLS.get(name)
+    parameter = CALLS.get(name) or _WITH_RULES.get(name)
     jaxpr = equation.params.get(parameter) if parameter is not None else None
     if isinstance(jaxpr, Jaxpr) and not isinstance(jaxpr, ClosedJaxpr):  # one class from 0.12 on
         jaxpr = None if jaxpr.constvars else ClosedJaxpr(jaxpr, ())

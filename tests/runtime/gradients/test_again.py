@@ -21,6 +21,7 @@ from stagejit.runtime.gradients.again import (
     with_weights_as_operands,
     with_weights_inside,
 )
+from stagejit.trace.calls.moments import snapshot_operand
 from stagejit.trace.weights import Budget, Weight, known_p, weight_p
 
 N = 4
@@ -190,3 +191,21 @@ def test_the_second_part_computes_of_the_moment_of_the_first_or_fails() -> None:
 def test_parts_that_read_no_weights_of_a_bound_function_return_no_moment() -> None:
     parts = moved()
     assert of_one_moment(parts) is parts
+    assert of_one_moment(parts, is_held=True) is parts
+
+
+def test_both_parts_take_the_same_snapshot() -> None:
+    W.moment = Weight("moment of f", jnp.zeros(3, jnp.uint32), True, Budget(0.0))
+    try:
+        held = of_one_moment(moved(), is_held=True)
+        assert held.is_held
+        assert snapshot_operand(held.first) == 0
+        assert snapshot_operand(held.second) == 1  # behind the number
+        again = of_one_moment(Parts(held.first, held.second), is_held=True)  # of second order
+        assert not again.is_held
+        assert again.added == (0,)
+        assert snapshot_operand(again.first) == 0
+        assert snapshot_operand(again.second) in (1, 3)
+        assert len(again.second.in_avals) == len(held.second.in_avals) + 2
+    finally:
+        W.moment = None

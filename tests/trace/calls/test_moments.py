@@ -12,7 +12,7 @@ from jax import lax
 
 import stagejit
 from stagejit.errors import GoneError
-from stagejit.trace.calls.moments import after_p, check_p
+from stagejit.trace.calls.moments import after_p, at_p, check_p, snapshot_operand
 
 NOW = np.array([5, 6, 2], np.uint32)
 X = jnp.arange(12.0).reshape(3, 4)
@@ -94,3 +94,31 @@ def test_loops_check_in_each_iteration() -> None:
     np.testing.assert_allclose(loop(thens, X), jnp.sin(jnp.sin(jnp.sin(X))), rtol=1e-5)
     with pytest.raises(Exception, match="were updated"):
         jax.block_until_ready(loop(thens.at[2, 2].set(1), X))
+
+
+def at(now: Any, snapshot: Any) -> Any:
+    return at_p.bind(now, snapshot)
+
+
+SNAPSHOTS = {
+    "its own": (lambda x, s, now: at(now, s), 1),
+    "of what it calls": (lambda x, s, now: jax.jit(lambda s: at(now, s))(s) + 1, 1),
+    "the first of two": (lambda x, s, now: at(now, x) + at(now, s), 0),
+    "made inside": (lambda x, s, now: at(now, s + 1), None),
+    "of a batch": (lambda x, s, now: jax.vmap(at, (None, 0))(now, jnp.stack([s, s])), None),
+    "none": (lambda x, s, now: now + s[:3], None),
+}
+
+
+@pytest.mark.parametrize("name", SNAPSHOTS)
+def test_which_operand_says_of_which_moment_weights_are(name: str) -> None:
+    function, wanted = SNAPSHOTS[name]
+    operands = jnp.zeros(6, jnp.uint32), jnp.ones(6, jnp.uint32), jnp.asarray(NOW)
+    assert snapshot_operand(jax.make_jaxpr(function)(*operands)) == wanted
+    for compiler in COMPILERS.values():
+        np.testing.assert_array_equal(compiler(function)(*operands), function(*operands))
+
+
+def test_a_batch_of_snapshots_is_no_snapshot() -> None:
+    batch = jax.make_jaxpr(jax.vmap(at, (None, 0)))(jnp.asarray(NOW), jnp.zeros((2, 6), jnp.uint32))
+    assert snapshot_operand(batch) is None

@@ -21,7 +21,13 @@ from stagejit.trace.calls.primitives import implementation, jax_name
 from stagejit.trace.translate import TRANSLATIONS
 
 X = np.linspace(-2, 2, 6, dtype=np.float32)
-TABLES = {*TRANSLATIONS, *control.TRANSLATIONS, *inline._CALLS, "custom_linear_solve"}
+TABLES = {
+    *TRANSLATIONS,
+    *control.TRANSLATIONS,
+    *inline.CALLS,
+    *inline._WITH_RULES,
+    "custom_linear_solve",
+}
 
 
 def foreign(
