@@ -26,7 +26,7 @@ from stagejit.base.threads.locks import new_lock
 from stagejit.errors import OptionsError
 from stagejit.options import Options
 from stagejit.runtime.cpu import snapshots
-from stagejit.runtime.gradients import seams
+from stagejit.runtime.gradients import held, seams
 from stagejit.runtime.waiting import wait_for_calls
 from stagejit.trace.weights import Budget, Forms, Reading, Weight, changing, tables_of, weight_p
 
@@ -375,8 +375,7 @@ def _replace(new: Mapping[Weight, tuple[Any, bool]], made: Mapping[Any, Reading]
         if not all(reading.is_true for reading in made.values()):
             return False
         for weight in new:
-            for hold in weight.holds:
-                hold.keep(weight)
+            held.keep(weight)
         for weight, (array, is_copy) in new.items():
             weight.put(array, is_copy=is_copy)
         moment = snapshots.next_moment()

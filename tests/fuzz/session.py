@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
+from tests.fuzz.bound import between
 from tests.fuzz.bound.lives import trouble
 from tests.fuzz.kernels.lab import run_kernels
 from tests.fuzz.programs import workers
@@ -147,7 +148,7 @@ def run_lives(seed: int, seconds: float, console: Console) -> list[str]:
     found: list[str] = []
     start, at = time.monotonic(), seed
     while time.monotonic() - start < seconds:
-        new = trouble(at)
+        new = trouble(at) + between.trouble(at)
         for line in new:
             _print(console, f"bound: {line}")
         found, at = found + new, at + 1

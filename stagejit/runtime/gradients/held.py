@@ -11,6 +11,7 @@ programs that are compiled later, an update notes where what it replaces is.
 
 from __future__ import annotations
 
+import contextlib
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
@@ -35,11 +36,6 @@ class _Hold:
             for each in moments:
                 each.add_hold(self)
 
-    def keep(self, weight: Weight) -> None:
-        """It becomes another one; for who holds `changing`."""
-        if weight not in self.before:
-            self.before[weight] = weight.as_it_is()
-
     def arrays(self, weights: Iterable[Weight]) -> Mapping[Weight, Any]:
         """What those of the weights were that are others now. Raises GoneError."""
         found = dict[Weight, Any]()
@@ -56,17 +52,31 @@ class _Hold:
         return found
 
 
+def keep(weight: Weight) -> None:
+    """It becomes another one; for who holds `changing`."""
+    if holds := [hold for hold in weight.holds if weight not in hold.before]:
+        array = weight.as_it_is()
+        for hold in holds:
+            hold.before[weight] = array
+
+
 def held_snapshot(moments: Iterable[Weight]) -> Any:
     """Of now; held as long as the array is there."""
-    while _gone:
-        refs = _gone.popleft()
-        for table in tables_of(weight for ref in refs if (weight := ref()) is not None):
-            table.free(0.0)
+    _forget()
     hold = _Hold(moments)
     with jax.ensure_compile_time_eval(), jax.transfer_guard("allow"):
         snapshot = jax.device_put(snapshots.of_moment(hold.moment))
     weakref.finalize(snapshot, _let_go, hold).atexit = False
     return snapshot
+
+
+def _forget() -> None:
+    """What tables kept for holds that are let go."""
+    with contextlib.suppress(IndexError):  # none is left, or another thread has it
+        while True:
+            refs = _gone.popleft()
+            for table in tables_of(weight for ref in refs if (weight := ref()) is not None):
+                table.free(0.0)
 
 
 def _let_go(hold: _Hold) -> None:

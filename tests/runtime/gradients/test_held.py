@@ -12,7 +12,7 @@ import pytest
 
 from stagejit.errors import GoneError
 from stagejit.runtime.cpu import snapshots
-from stagejit.runtime.gradients.held import held_snapshot
+from stagejit.runtime.gradients.held import held_snapshot, keep
 from stagejit.trace.weights import Budget, Weight, changing
 
 
@@ -29,8 +29,7 @@ def weights(*arrays: Any) -> list[Weight]:
 def put(weight: Weight, array: Any) -> None:
     """As an update does."""
     with changing:
-        for hold in weight.holds:
-            hold.keep(weight)
+        keep(weight)
         weight.put(array, is_copy=False)
 
 
