@@ -19,6 +19,7 @@ from operator import and_
 from stagejit.codegen.contraction.nest import Nest
 from stagejit.codegen.contraction.sources import Source
 from stagejit.codegen.cpu.contract.evaluated import evaluated
+from stagejit.codegen.cpu.contract.fetches import Fetches
 from stagejit.codegen.cpu.contract.packing import View
 from stagejit.codegen.cpu.contract.tiling import Steps, Tiling
 from stagejit.codegen.ir.builder import Builder
@@ -26,7 +27,6 @@ from stagejit.codegen.ir.nodes import Type, element_type
 from stagejit.codegen.ir.nodes import Value as Register
 from stagejit.codegen.math import functions as vmath
 from stagejit.codegen.nest.emitter import Emitter
-from stagejit.codegen.nest.groups import Split
 from stagejit.codegen.nest.tree import Cell, Do, Node, Within, serial, vectors
 from stagejit.index.affine import Var
 from stagejit.types import DType
@@ -290,10 +290,7 @@ class SumTile:
         def load(operand: int, constant: int, mask: Register | None) -> Register:
             view, at = kernel.operands[operand], offsets[operand] + constant
             raw = self.b.load(view.buffer, at, self._lanes(view), mask=mask)
-            if self.tiling.next_tile is not None and operand == self.tiling.next_tile[0]:
-                along = self.tiling.next_tile[1]
-                behind = view.constant({along: self.sizes[along]})
-                self.b.prefetch(view.buffer, at + behind)
+            fetches.beside(operand, at)
             return self._operand(view, raw)
 
         @cache
@@ -305,10 +302,8 @@ class SumTile:
             own = {var: step for var, step in at if var in source.depends}
             return evaluated(self.emitter, self.tiling, kernel.dtype, source, own, places, mask)
 
-        if self.tiling.ahead:
-            self._fetch_ahead(loops, offsets)
-        if self.tiling.near and loops:
-            self._fetch_near(loops[-1], offsets)
+        fetches = Fetches(self, loops, offsets)
+        fetches.of_step()
         current = list(self.emitter.cells[self.sums])
         for combination in itertools.product(*(range(axis.extent) for axis in self.unrolled)):
             steps = {**fixed, **dict(zip(self.unrolled, combination, strict=True))}
@@ -322,56 +317,6 @@ class SumTile:
                 )
                 current[number] = self._multiply_add(a, b, current[number], tail)
         self.emitter.cells[self.sums] = tuple(current)
-
-    def _fetch_ahead(self, loops: Sequence[Steps], offsets: Sequence[Register]) -> None:
-        """What the next block reads of the vector operand, so that lines come from memory one by
-        one. Tiles that read the same vectors share it: where these run on from step to step, a
-        piece of memory each; otherwise the first ones fetch what their step of it reads."""
-        lane, axis, tiling = self.tiling.lane, self.tiling.blocked, self.tiling
-        assert lane is not None
-        assert axis is not None
-        for number, (view, offset) in enumerate(zip(self.kernel.operands, offsets, strict=True)):
-            if lane not in view.depends:
-                continue
-            others = [split for split in tiling.splits if split.var not in view.depends]
-            rows = max(others, key=lambda split: split.block, default=None)
-            vectors, group, share = self.sizes[lane], self.b.const(0), self.sizes[lane]
-            if [loop.moves[number] for loop in loops] == [tiling.row]:
-                self._fetch_piece(view, self.starts[number], loops[0].var, rows)
-                continue
-            if rows is not None:
-                group, share = self.emitter.groups[rows.var], -(-vectors // rows.block)
-            for turn in range(share):
-                vector = group * share + turn
-                at = vector * tiling.lanes + view.constant({axis: tiling.k_block})
-                at = self.b.select(self.b.compare("lt", vector, vectors), at, self.b.const(0))
-                self.b.prefetch(view.buffer, offset + at, locality=2)
-
-    def _fetch_piece(self, view: View, start: Register, steps: Var, rows: Split | None) -> None:
-        """Of the block that lies behind this one, the part of a step of a group of rows."""
-        tiling, step = self.tiling, self.emitter.elements.position.env[steps]
-        share = -(-tiling.row // (1 if rows is None else rows.block))
-        if rows is not None:
-            step = step + self.emitter.groups[rows.var] * tiling.k_block
-        line = max(tiling.line_nbytes // view.dtype.itemsize, 1)
-        first = start + tiling.k_block * tiling.row + step * share
-        for at in range(0, share, line):
-            self.b.prefetch(view.buffer, first + at, locality=2)
-
-    def _fetch_near(self, loop: Steps, offsets: Sequence[Register]) -> None:
-        """What a later step reads of vectors that follow each other, a line at a time: of each
-        panel, where these are widened. Others come as fast if the first one is asked for."""
-        lane, lanes, near = self.tiling.lane, self.tiling.lanes, self.tiling.near
-        locality = 3 if self.tiling.near_cache == 1 else 2
-        for view, offset, move in zip(self.kernel.operands, offsets, loop.moves, strict=True):
-            if lane in view.depends and move == self.tiling.row:
-                line = max(self.tiling.line_nbytes // view.dtype.itemsize, 1)
-                panels = sorted({view.constant({**point, lane: 0}) for point in self.points})
-                panels = panels if view.dtype is not self.kernel.dtype else panels[:1]
-                within = range(0, self.sizes[lane] * lanes, line)
-                for panel, at in itertools.product(panels, within):
-                    ahead = move * near + panel + at
-                    self.b.prefetch(view.buffer, offset + ahead, locality=locality)
 
     def _lanes(self, view: View) -> int:
         """Of what is loaded of an operand; 0: scalars."""

@@ -15,7 +15,7 @@ from functools import cache, partial
 from stagejit.base.records import replace
 from stagejit.codegen.contraction.nest import Nest
 from stagejit.codegen.contraction.sources import Source, evaluated_by_tiles
-from stagejit.codegen.cpu.contract.tiles.reach import MOST_STEPS, STREAM_VECTORS, STREAMS
+from stagejit.codegen.cpu.contract.tiles.reach import MOST_STEPS, STREAM_VECTORS, STREAMS, WAYS
 from stagejit.codegen.cpu.contract.tiles.step_cost import StepCosts
 from stagejit.codegen.cpu.contract.tiling import Tiling
 from stagejit.codegen.cpu.instructions import has_matrices
@@ -25,7 +25,6 @@ from stagejit.codegen.nest.tree import pieces_of
 from stagejit.codegen.target import Target
 from stagejit.index.affine import Affine, Var
 
-_WAYS = 8  # lines at addresses that agree modulo a page which L1 can hold
 _MANY_VECTORS = 16  # columns that make up for reading rows again
 _SOME_VECTORS = 8  # columns that make up for packing rows
 # To pack a piece of rows that lie side by side: 2 to 4 seen on Cascade Lake, where 8 x 3 vectors
@@ -96,7 +95,8 @@ class TileSearch(StepCosts):
         found, tiles_of = self._in_matrices(), cache(self._tiles)
         sizes = cache(lambda var, most: self._split(var, most).sizes())
         for pack in dict.fromkeys(packings):
-            tiles = tiles_of(self._read_again(pack))
+            held = tuple(map(self.rows_held, self.sources, pack))
+            tiles = tiles_of(self._read_again(pack), held)
             if not tiles:
                 continue
             cost = cache(partial(self.step_cycles, self.readings(pack)))
@@ -187,10 +187,10 @@ class TileSearch(StepCosts):
         if stride < self.target.line_nbytes:
             return False
         page = self.target.page_nbytes
-        held = page // math.gcd(stride, page) * _WAYS
+        held = page // math.gcd(stride, page) * WAYS
         columns = math.prod(v.extent for v in self.nest.axes if v not in source.depends)
         often = columns > _MANY_VECTORS * self.lanes
-        if held < self.steps and (held <= 2 * _WAYS or not often):
+        if held < self.steps and (held <= 2 * WAYS or not often):
             return True
         return self._crowds(columns)
 
@@ -226,11 +226,11 @@ class TileSearch(StepCosts):
 
     # ---------------------------------------------------------------- tiles
 
-    def _tiles(self, again: frozenset[Var]) -> list[dict[Var, int]]:
-        """Register tiles that fit: up to two axes of each operand, and all of the axes that have to
-        be in a tile as a whole: those of `_whole`, and of `_read_again`. With these a tile takes
-        long enough for one panel to be all that it reads: three panels of halves of bytes at once
-        take 1.2 times as long on Cascade Lake."""
+    def _tiles(self, again: frozenset[Var], held: tuple[int, int]) -> list[dict[Var, int]]:
+        """Register tiles that fit: up to two axes of each operand, at most `held` rows of each, and
+        all of the axes that have to be in a tile as a whole: those of `_whole`, and `again`. With
+        these a tile takes long enough for one panel to be all that it reads: three panels of halves
+        of bytes at once take 1.2 times as long on Cascade Lake."""
         per_side: list[list[dict[Var, int]]] = []
         whole, lane = again | self._whole(), self.lane
         if not whole.isdisjoint(self.shared):  # an axis of both operands is in no tile but by lanes
@@ -244,6 +244,7 @@ class TileSearch(StepCosts):
             points = math.prod(always.values()) * self._units(own[0]) if own else 0
             alone = not again.isdisjoint(always) and self.hides_latency(points)
             sides = self._side_tiles(own[: 1 if alone else 2])
+            sides = [side for side in sides if math.prod(side.values()) <= held[number]]
             sides += [{}] if self.turns[number] else []
             per_side.append([{**always, **side} for side in sides])
         shared = lane is not None and all(lane in source.depends for source in self.sources)

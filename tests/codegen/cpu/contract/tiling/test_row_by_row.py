@@ -74,7 +74,7 @@ def test_cores_that_ask_a_page_ahead_read_in_turn(cpu: str) -> None:
 
 @pytest.mark.parametrize("k", [64, 100])
 def test_lines_are_read_in_the_order_of_memory(k: int) -> None:
-    vector, rows = np.ones((1, k), np.float32), np.ones(((1 << 19) // k, k), np.float32)
+    vector, rows = np.ones((1, k), np.float32), np.ones((300_000 // k, k), np.float32)
     read = lines(traffic(rows_of, vector, rows, of=1, cpu="znver4"), "load")
     assert len(set(read)) == -(-rows.size // 16)
     assert all(later >= line - 1 for line, later in itertools.pairwise(read))
@@ -95,3 +95,55 @@ def test_values(compile_kernel: Compile, m: int, n: int, k: int, *, masked: bool
     x, rows = (RNG.standard_normal(shape, np.float32) for shape in ((m, k), (n, k)))
     kernel = Runner(compile_kernel, target).check(products, x, rows, rtol=2e-5, atol=2e-5)
     assert [choice.reason for choice in kernel.choices if choice.name == "order"] == [BY_ROWS]
+
+
+def columns_of(rows: Any, w: Any) -> Any:
+    return rows @ w
+
+
+@pytest.mark.parametrize(("k", "n", "elements", "name", "asks"), [
+    (100, 16, MEMORY, "znver4", True), (500, 16, MEMORY, "znver4", True),
+    (64, 32, MEMORY, "znver4", True), (100, 64, MEMORY, "znver5", True),
+    (100, 16, SECOND_CACHE, "znver4", False), (100, 128, MEMORY, "znver4", False),
+    (1024, 16, MEMORY, "znver4", False), (32, 16, MEMORY, "znver4", False),
+    (100, 16, MEMORY, "cascadelake", False), (100, 16, MEMORY, "graniterapids", False),
+])  # fmt: skip
+def test_tiles_of_all_columns_ask_for_the_rows_of_the_next_one(
+    k: int, n: int, elements: int, name: str, *, asks: bool
+) -> None:
+    """Where several share a page, and each is read by one tile."""
+    found = plan(columns_of, (elements // k, k), (k, n), target=cpu_named(name))
+    number, along = found.tiling.next_tile or (None, None)
+    assert (number == 0) == asks
+    assert along is None or along.extent == elements // k
+    assert ("fetch" in [choice.name for choice in found.choices]) == asks
+
+
+@pytest.mark.parametrize(("k", "n"), [(100, 16), (64, 20), (77, 33)])
+def test_they_ask_in_the_order_of_memory(k: int, n: int) -> None:
+    rows, w = np.ones(((1 << 16) // k, k), np.float32), np.ones((k, n), np.float32)
+    noted = traffic(columns_of, rows, w, of=0, cpu="znver4")
+    asked, read = lines(noted, "prefetch"), lines(noted, "load")
+    in_order = sum(line <= later <= line + 1 for line, later in itertools.pairwise(asked))
+    assert in_order > 0.98 * len(asked)
+    # In time, but for the first tile of each item.
+    first: dict[int, str] = {}
+    for what, line in noted:
+        first.setdefault(line, what)
+    assert set(first) >= set(read)
+    assert sum(first[line] == "load" for line in set(read)) < 0.2 * len(set(read))
+
+
+@pytest.mark.parametrize(("k", "n"), [(1024, 16), (1024, 24), (2048, 12), (4096, 10), (3072, 16)])
+@pytest.mark.parametrize("elements", [MEMORY, SECOND_CACHE])
+def test_rows_at_the_same_place_of_pages_are_few(k: int, n: int, elements: int) -> None:
+    """The first cache holds eight lines there, and one is of the other operand."""
+    found = plan(columns_of, (elements // k, k), (k, n), target=cpu_named("znver4")).tiling
+    rows = next(split.most for split in found.splits if split.var.extent == elements // k)
+    assert found.lane in found.reduce or any(found.pack) or rows <= 7
+
+
+@pytest.mark.parametrize("k", [1000, 1040, 1100])
+def test_rows_elsewhere_are_many(k: int) -> None:
+    found = plan(columns_of, (MEMORY // k, k), (k, 16), target=cpu_named("znver4")).tiling
+    assert max(split.most for split in found.splits) > 7
