@@ -13,7 +13,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from stagejit.codegen.costs import region_seconds
-from stagejit.codegen.nest.items import FAR_PANEL_NBYTES, in_items, panel_in_words, panel_width
+from stagejit.codegen.nest.items import (
+    FAR_PANEL_NBYTES,
+    WIDEST_PANEL_NBYTES,
+    in_items,
+    panel_in_words,
+    panel_width,
+)
 from stagejit.codegen.nest.tree import At, Node, Parallel, everywhere, vectors
 from stagejit.codegen.rows.loops import RowLoops
 from stagejit.codegen.rows.nest import RowNest, RowPolicy, Stage
@@ -34,7 +40,7 @@ class VectorNest(RowNest):
     def width(self) -> int:
         if self.vector not in self.kept:
             return 1
-        far = self.target.page_nbytes if self._from_memory else 0
+        far = WIDEST_PANEL_NBYTES if self._from_memory else 0
         far = FAR_PANEL_NBYTES if self.ahead else far
         seconds = region_seconds(self.region, self.target)
         return panel_width(self.kept, self.vector, self.lanes, self.target, seconds, far_nbytes=far)
