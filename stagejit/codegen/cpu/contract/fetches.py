@@ -7,69 +7,73 @@ ask for what lies behind an array.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from stagejit.codegen.cpu.contract.packing import View
-from stagejit.codegen.cpu.contract.tiling import Steps
+from stagejit.codegen.cpu.contract.tiling import Steps, Tiling
 from stagejit.codegen.ir.nodes import Value as Register
+from stagejit.codegen.nest.emitter import Emitter
 from stagejit.codegen.nest.groups import Split
 from stagejit.index.affine import Var
-
-if TYPE_CHECKING:
-    from stagejit.codegen.cpu.contract.microkernel import SumTile
+from stagejit.types import DType
 
 
 @dataclass(frozen=True, eq=False)
 class Fetches:
-    """Of one step: offsets say where each operand is read."""
+    """Of one step of a tile of `sizes`, whose operands begin at `starts` and are read at `offsets`.
+    dtype: of its sums, at `points`."""
 
-    tile: SumTile
+    emitter: Emitter
+    tiling: Tiling
+    operands: tuple[View, View]
+    dtype: DType
+    sizes: Mapping[Var, int]
+    points: Sequence[Mapping[Var, int]]
+    starts: Sequence[Register]
     loops: Sequence[Steps]
     offsets: Sequence[Register]
 
     def of_step(self) -> None:
         """What is asked for as a step begins."""
-        tiling = self.tile.tiling
+        tiling = self.tiling
         if tiling.ahead:
             self._next_block()
         if tiling.near and self.loops:
             self._near(self.loops[-1])
-        if tiling.next_tile is not None and not self.tile.kernel.across:
+        if tiling.next_tile is not None and tiling.lane not in tiling.reduce:
             self._next_rows(*tiling.next_tile)
 
     def beside(self, operand: int, at: Register) -> None:
         """What is asked for as a vector of an operand is read."""
-        tile = self.tile
-        number, along = tile.tiling.next_tile or (None, None)
-        if along is not None and number == operand and tile.kernel.across:
-            view = tile.kernel.operands[operand]
-            tile.b.prefetch(view.buffer, at + view.constant({along: tile.sizes[along]}))
+        number, along = self.tiling.next_tile or (None, None)
+        if along is not None and number == operand and self.tiling.lane in self.tiling.reduce:
+            view = self.operands[operand]
+            self.emitter.b.prefetch(view.buffer, at + view.constant({along: self.sizes[along]}))
 
     def _next_rows(self, number: int, along: Var) -> None:
         """Of the rows of the next tile, which lie behind those of this one, a piece each step, in
         the order of memory."""
-        tile, view = self.tile, self.tile.kernel.operands[number]
-        rows, step = tile.sizes[along], tile.emitter.elements.position.env[self.loops[-1].var]
-        self._lines(view, tile.starts[number] + view.constant({along: rows}) + step * rows, rows)
+        view, rows = self.operands[number], self.sizes[along]
+        step = self.emitter.elements.position.env[self.loops[-1].var]
+        self._lines(view, self.starts[number] + view.constant({along: rows}) + step * rows, rows)
 
     def _next_block(self) -> None:
         """What the next block reads of the vector operand, so that lines come from memory one by
         one. Tiles that read the same vectors share it: where these run on from step to step, a
         piece of memory each; otherwise the first ones fetch what their step of it reads."""
-        tile, tiling, b = self.tile, self.tile.tiling, self.tile.b
-        lane, axis, groups = tiling.lane, tiling.blocked, tile.emitter.groups
+        tiling, b, groups = self.tiling, self.emitter.b, self.emitter.groups
+        lane, axis = tiling.lane, tiling.blocked
         assert lane is not None
         assert axis is not None
-        for number, view in enumerate(tile.kernel.operands):
+        for number, view in enumerate(self.operands):
             if lane not in view.depends:
                 continue
             others = [split for split in tiling.splits if split.var not in view.depends]
             rows = max(others, key=lambda split: split.block, default=None)
-            vectors, group, share = tile.sizes[lane], b.const(0), tile.sizes[lane]
+            vectors, group, share = self.sizes[lane], b.const(0), self.sizes[lane]
             if [loop.moves[number] for loop in self.loops] == [tiling.row]:
-                self._piece(view, tile.starts[number], self.loops[0].var, rows)
+                self._piece(view, self.starts[number], self.loops[0].var, rows)
                 continue
             if rows is not None:
                 group, share = groups[rows.var], -(-vectors // rows.block)
@@ -81,32 +85,31 @@ class Fetches:
 
     def _piece(self, view: View, start: Register, steps: Var, rows: Split | None) -> None:
         """Of the block that lies behind this one, the part of a step of a group of rows."""
-        tiling, step = self.tile.tiling, self.tile.emitter.elements.position.env[steps]
+        tiling, step = self.tiling, self.emitter.elements.position.env[steps]
         share = -(-tiling.row // (1 if rows is None else rows.block))
         if rows is not None:
-            step = step + self.tile.emitter.groups[rows.var] * tiling.k_block
+            step = step + self.emitter.groups[rows.var] * tiling.k_block
         self._lines(view, start + tiling.k_block * tiling.row + step * share, share)
 
     def _lines(self, view: View, first: Register, elements: int) -> None:
         """A piece of memory, to the second cache."""
         for at in range(0, elements, self._line(view)):
-            self.tile.b.prefetch(view.buffer, first + at, locality=2)
+            self.emitter.b.prefetch(view.buffer, first + at, locality=2)
 
     def _line(self, view: View) -> int:
         """Elements of one."""
-        return max(self.tile.tiling.line_nbytes // view.dtype.itemsize, 1)
+        return max(self.tiling.line_nbytes // view.dtype.itemsize, 1)
 
     def _near(self, loop: Steps) -> None:
         """What a later step reads of vectors that follow each other, a line at a time: of each
         panel, where these are widened. Others come as fast if the first one is asked for."""
-        tile, tiling = self.tile, self.tile.tiling
-        lane, kernel = tiling.lane, tile.kernel
+        tiling, lane = self.tiling, self.tiling.lane
         locality = 3 if tiling.near_cache == 1 else 2
-        for view, offset, move in zip(kernel.operands, self.offsets, loop.moves, strict=True):
+        for view, offset, move in zip(self.operands, self.offsets, loop.moves, strict=True):
             if lane in view.depends and move == tiling.row:
-                panels = sorted({view.constant({**point, lane: 0}) for point in tile.points})
-                panels = panels if view.dtype is not kernel.dtype else panels[:1]
-                within = range(0, tile.sizes[lane] * tiling.lanes, self._line(view))
+                panels = sorted({view.constant({**point, lane: 0}) for point in self.points})
+                panels = panels if view.dtype is not self.dtype else panels[:1]
+                within = range(0, self.sizes[lane] * tiling.lanes, self._line(view))
                 for panel, at in itertools.product(panels, within):
                     ahead = move * tiling.near + panel + at
-                    tile.b.prefetch(view.buffer, offset + ahead, locality=locality)
+                    self.emitter.b.prefetch(view.buffer, offset + ahead, locality=locality)

@@ -302,7 +302,10 @@ class SumTile:
             own = {var: step for var, step in at if var in source.depends}
             return evaluated(self.emitter, self.tiling, kernel.dtype, source, own, places, mask)
 
-        fetches = Fetches(self, loops, offsets)
+        fetches = Fetches(
+            self.emitter, self.tiling, kernel.operands, kernel.dtype, self.sizes, self.points,
+            self.starts, loops, offsets,
+        )  # fmt: skip
         fetches.of_step()
         current = list(self.emitter.cells[self.sums])
         for combination in itertools.product(*(range(axis.extent) for axis in self.unrolled)):
