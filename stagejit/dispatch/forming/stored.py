@@ -7,13 +7,12 @@ needs are in no group.
 
 from __future__ import annotations
 
-import networkx as nx
-
 from stagejit.dispatch.groups.group import Group
 from stagejit.dispatch.groups.state import State
 from stagejit.dispatch.outputs import stored_outputs, without_reshapes
 from stagejit.graph.ir import Op, Value
 from stagejit.graph.ops.control import destination_of, read_operands
+from stagejit.graph.order import first_order
 
 
 def store_what_is_read(state: State) -> list[Group]:
@@ -36,14 +35,12 @@ def _ordered(state: State) -> list[Group]:
     """Groups before those that need them, otherwise in the order of what they finish."""
     if len(state.groups) < 2:
         return list(state.groups)
-    order: nx.DiGraph[Group] = nx.DiGraph()
-    order.add_nodes_from(state.groups)
-    for group, before in zip(state.groups, state.reach.direct, strict=True):
-        order.add_edges_from((state.groups[other], group) for other in before)
     finish = {group: _finish(state, group) for group in state.groups}
-    ordered = list(nx.lexicographical_topological_sort(order, key=finish.__getitem__))
-    order.clear()  # networkx keeps views of it, which refer to it
-    return ordered
+    before = {
+        group: [state.groups[other] for other in direct]
+        for group, direct in zip(state.groups, state.reach.direct, strict=True)
+    }
+    return first_order(before, finish.__getitem__)
 
 
 def _finish(state: State, group: Group) -> int:
