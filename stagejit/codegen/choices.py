@@ -35,14 +35,18 @@ def cheapest(
     cost: Callable[[T], float],
     text: Callable[[T], str],
     unit: str,
+    is_known: Callable[[T], bool] = lambda _: True,
 ) -> Ranked[T]:
-    """The alternative that costs least, of at least one. unit: of the costs."""
+    """The alternative that costs least, of at least one. unit: of the costs. is_known: of an
+    alternative that does not cost less, but may cost more, it is not; the best one's is."""
     costs = [cost(alternative) for alternative in alternatives]
     ranked = sorted(range(len(costs)), key=costs.__getitem__)
     best = alternatives[ranked[0]]
     reason = f"{text(best)}: {costs[ranked[0]]:.3g} {unit}"
     if len(ranked) > 1:
-        reason += f"; {text(alternatives[ranked[1]])}: {costs[ranked[1]]:.3g}"
+        other = alternatives[ranked[1]]
+        least = "" if is_known(other) else "at least "
+        reason += f"; {text(other)}: {least}{costs[ranked[1]]:.3g}"
     return Ranked(best, Choice(name, reason), costs[ranked[0]])
 
 

@@ -56,7 +56,7 @@ def test_what_was_not_chosen_is_named_with_its_cost() -> None:
         reason,
     )
     tiles = chosen(lambda x: x @ x.T, X)["tile"]
-    assert re.search(r": \S+ cycles of one core; .* packed: \S+$", tiles[0])
+    assert re.search(r": \S+ cycles of one core; .* packed: (at least )?\S+$", tiles[0])
 
 
 def test_large_results_bypass_the_caches_and_small_ones_do_not() -> None:

@@ -52,20 +52,22 @@ def choose(problem: Problem) -> Ranked[Tiling]:
     lanes = _lane_choices(problem)
     searches = [BlockSearch(problem, lane) for lane in lanes]
     proposed = [(search, tiling) for search in searches for tiling in search.candidates()]
-    bounds = [search.at_least(tiling) for search, tiling in proposed]
-    found: dict[int, Tiling] = {}
-    for at in sorted(range(len(proposed)), key=bounds.__getitem__):
-        # What is told of are the best two: blocks only add to what the others cost.
-        best = sorted(tiling.cycles for tiling in found.values())[:2]
-        if len(best) == 2 and bounds[at] > best[1]:
-            break
-        search, tiling = proposed[at]
-        found[at] = search.complete(tiling)
-    complete = [found[at] for at in sorted(found)]
-    if not complete:
+    if not proposed:
         registers = problem.target.vector_registers
         raise NoTileError(f"no tile of {problem.only} fits its axes and {registers} registers")
-    return cheapest("tile", complete, lambda tiling: tiling.cycles, str, "cycles of one core")
+    tilings = [tiling for _, tiling in proposed]
+    costs = [search.at_least(tiling) for search, tiling in proposed]
+    complete: dict[int, float] = {}
+    for at in sorted(range(len(costs)), key=costs.copy().__getitem__):
+        if costs[at] > min(complete.values(), default=math.inf):
+            break  # blocks only add to what it and the others cost
+        tilings[at] = proposed[at][0].complete(tilings[at])
+        costs[at] = complete[at] = tilings[at].cycles
+    ranked = cheapest(
+        "tile", range(len(costs)), costs.__getitem__, lambda at: str(tilings[at]),
+        "cycles of one core", complete.__contains__,
+    )  # fmt: skip
+    return Ranked(tilings[ranked.best], ranked.choice, ranked.cost)
 
 
 def _lane_choices(problem: Problem) -> Sequence[Var | None]:

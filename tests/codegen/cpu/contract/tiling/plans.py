@@ -12,6 +12,9 @@ from stagejit.codegen.contraction.conv_nest import conv_nests
 from stagejit.codegen.contraction.nest import contract_nest
 from stagejit.codegen.contraction.walk import settled
 from stagejit.codegen.cpu.contract.plan import ContractPlan, make_plan
+from stagejit.codegen.cpu.contract.tiles.blocks import BlockSearch, _lane_choices
+from stagejit.codegen.cpu.contract.tiles.search import Problem
+from stagejit.codegen.cpu.contract.tiling import Tiling
 from stagejit.codegen.target import Target, _make
 from stagejit.trace.translate import graph_of
 from tests.codegen.regions import region_of
@@ -46,3 +49,9 @@ def panels_plan(shape: tuple[int, ...], rows: int, dtype: Any, cpu: str) -> Cont
     graph = graph_of(_panels, np.zeros(shape, dtype), np.zeros((rows, shape[1]), np.float32))
     region = closed(region_of(graph))
     return make_plan(region, settled(region, contract_nest(region.anchor_op)), cpu_named(cpu))
+
+
+def every_tiling(problem: Problem) -> list[Tiling]:
+    """All that is proposed, in blocks and items."""
+    searches = [BlockSearch(problem, lane) for lane in _lane_choices(problem)]
+    return [search.complete(tile) for search in searches for tile in search.candidates()]

@@ -14,10 +14,12 @@ import pytest
 from jax import Array, lax
 
 from stagejit.codegen.choices import Ranked
-from stagejit.codegen.cpu.contract.tiles import blocks
+from stagejit.codegen.cpu.contract import plan
+from stagejit.codegen.cpu.contract.tiles.search import Problem
 from stagejit.codegen.cpu.contract.tiling import Tiling
 from stagejit.codegen.kernel import Choice
 from tests.codegen.cpu.contract.test_contract import TARGETS, array
+from tests.codegen.cpu.contract.tiling.plans import every_tiling
 from tests.codegen.regions import Runner
 
 MOST = 40  # tilings of one program, far more than there are
@@ -109,14 +111,14 @@ def test_every_candidate_is_right(
     found: list[Tiling] = []
 
     def candidate(number: int) -> Any:
-        def chosen(name: str, tilings: list[Tiling], *_: Any) -> Ranked[Tiling]:
-            found[:] = tilings
-            return Ranked(tilings[number % len(tilings)], Choice(name, "any"))
+        def chosen(problem: Problem) -> Ranked[Tiling]:
+            found[:] = every_tiling(problem)
+            return Ranked(found[number % len(found)], Choice("tile", "any"))
 
         return chosen
 
     for number in itertools.count():
-        monkeypatch.setattr(blocks, "cheapest", candidate(number))
+        monkeypatch.setattr(plan, "choose", candidate(number))
         runner.check(fn, *args)
         if number + 1 >= len(found):
             break

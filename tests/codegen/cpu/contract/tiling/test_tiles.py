@@ -12,10 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jax import lax
 
+from stagejit.codegen.cpu.contract import plan as planning
+from stagejit.codegen.cpu.contract.tiles.blocks import choose
+from stagejit.codegen.cpu.contract.tiles.search import Problem
 from stagejit.codegen.cpu.contract.tiling import Split
 from stagejit.codegen.target import Target
 from stagejit.index.affine import Var
-from tests.codegen.cpu.contract.tiling.plans import cpu_named, plan, transposed
+from tests.codegen.cpu.contract.tiling.plans import cpu_named, every_tiling, plan, transposed
 
 TARGETS = {"host": Target.host, "avx2": Target.avx2, "sse2": Target.sse2}
 
@@ -158,3 +161,37 @@ def test_equal_problems_get_equal_tilings() -> None:
     assert [(s.most, s.parts) for s in first.tiling.splits] == [
         (s.most, s.parts) for s in second.tiling.splits
     ]
+
+
+@pytest.mark.parametrize("name", TARGETS)
+@pytest.mark.parametrize(
+    ("fn", "shapes"),
+    [
+        pytest.param(jnp.matmul, ((1, 4096), (4096, 4096)), id="reads a matrix once"),
+        pytest.param(jnp.matmul, ((300, 4000), (4000, 500)), id="in blocks"),
+        pytest.param(transposed, ((4096, 768), (4096, 30)), id="lines fill the cache"),
+    ],
+)
+def test_tiles_that_are_left_without_blocks_cost_more(
+    name: str, fn: Any, shapes: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    problems = list[Problem]()
+
+    def noted(problem: Problem) -> Any:
+        problems.append(problem)
+        return choose(problem)
+
+    monkeypatch.setattr(planning, "choose", noted)
+    found = plan(fn, *shapes, target=TARGETS[name]())
+    (problem,) = problems
+    best, *others = sorted(every_tiling(problem), key=lambda tiling: tiling.cycles)
+    assert replace(found.tiling, panels=best.panels) == best
+    (told,) = (choice.reason for choice in found.choices if choice.name == "tile")
+    least = float(told.rpartition(" ")[2])
+    assert all(other.cycles >= 0.995 * least for other in others)
+
+
+def test_it_is_told_of_a_tile_whose_blocks_nobody_looked_for() -> None:
+    found = plan(jnp.matmul, (1, 4096), (4096, 4096), target=Target.avx512())
+    (told,) = (choice.reason for choice in found.choices if choice.name == "tile")
+    assert ": at least " in told
