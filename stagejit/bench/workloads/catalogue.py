@@ -112,6 +112,15 @@ _add(
     "matrix product of bytes, with a scale for each column",
 )
 _add("gemv_1x4096x4096", matmul, lambda r: (r(1, 4096), r(4096, 4096)), PRODUCT, "matrix-vector")
+for _rows, _width in (65536, 256), (4096, 2048):
+    _add(
+        f"heads_{_rows}x{_width}x10",
+        matmul,
+        lambda r, rows=_rows, width=_width: (r(rows, width), r(width, 10)),  # type: ignore[misc]
+        PRODUCT,
+        "rows by ten columns",
+    )
+_add("gemv_262144x64", matmul, lambda r: (r(262144, 64), r(64)), PRODUCT, "short rows by a vector")
 _add(
     "conv3x3_56_64",
     conv3x3_nhwc,
@@ -137,6 +146,7 @@ _add(
 _add("ew_add_16M", scaled_add, lambda r: (r(16 << 20), r(16 << 20)), ELEMENTWISE, "x*2 + y, 64 MiB")
 _add("sum_16M", sum_of_squares, lambda r: (r(16 << 20),), PRODUCT, "sum of squares of 16M elements")
 _add("colsum_4096", column_sum, lambda r: (r(4096, 4096),), PRODUCT, "sum over the outer axis")
+_add("colsum_262144x64", column_sum, lambda r: (r(262144, 64),), PRODUCT, "sum of short rows")
 _add("transpose_add_4096", transpose_add, lambda r: (r(4096, 4096),), ELEMENTWISE, "x.T + x")
 _add(
     "transformer_block_256",
