@@ -25,7 +25,7 @@ _WORTH_SHARING = 10e-6  # seconds of one core; to wake another one takes 6 to 16
 # stream, narrow enough that a few running values of each stay in the nearest cache. Where cores
 # would idle, pieces are as narrow as what memory gives at a time: two lines that are neighbours.
 WIDEST_PANEL_NBYTES, NARROWEST_PANEL_NBYTES, LEAST_PANEL_NBYTES = 2048, 512, 128
-FAR_PANEL_NBYTES, _FAR_ITEMS_A_CORE = 1024, 2
+FAR_PANEL_NBYTES, FAR_ITEMS_A_CORE = 1024, 2
 
 
 def panel_width(
@@ -51,7 +51,7 @@ def panel_width(
     pieces = _pieces(-(-extent // elements(WIDEST_PANEL_NBYTES)), others, cores)
     width = max(-(-extent // pieces), narrowest)
     if far_nbytes:
-        evenly = -(-extent * others // (_FAR_ITEMS_A_CORE * cores))
+        evenly = -(-extent * others // (FAR_ITEMS_A_CORE * cores))
         width = max(width, min(elements(far_nbytes), evenly))
     return min(-(-width // lanes), -(-extent // lanes)) * lanes
 

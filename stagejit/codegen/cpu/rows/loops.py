@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 
 from stagejit.codegen.costs import region_seconds
 from stagejit.codegen.nest.items import (
+    FAR_ITEMS_A_CORE,
     FAR_PANEL_NBYTES,
-    WIDEST_PANEL_NBYTES,
     in_items,
     panel_in_words,
     panel_width,
@@ -40,21 +40,24 @@ class VectorNest(RowNest):
     def width(self) -> int:
         if self.vector not in self.kept:
             return 1
-        far = WIDEST_PANEL_NBYTES if self._from_memory else 0
-        far = FAR_PANEL_NBYTES if self.ahead else far
+        if self.goes_by_rows:
+            return -(-self.vector.extent // self.lanes) * self.lanes
+        far = FAR_PANEL_NBYTES if self.ahead else 0
         seconds = region_seconds(self.region, self.target)
         return panel_width(self.kept, self.vector, self.lanes, self.target, seconds, far_nbytes=far)
 
     @property
     def goes_by_rows(self) -> bool:
-        """Whether panels take one row after the other, and not several at once: from memory, a page
-        of which has some. See Note [Rows of a panel]."""
+        """Whether panels are whole rows, of which they take one after the other, and not several at
+        once: from memory, a page of which has some. See Note [Rows of a panel]."""
         line, page = self.target.line_nbytes, self.target.page_nbytes
+        panels = math.prod(var.extent for var in self.kept if var is not self.vector)
         rows = [
             abs(form.coeff(self.reduced[-1])) * value.type.dtype.itemsize
             for value, form in self._from_memory
         ]
-        return bool(rows) and not self.ahead and all(line < row <= page // 2 for row in rows)
+        enough = panels >= FAR_ITEMS_A_CORE * self.target.cores and not self.ahead
+        return enough and bool(rows) and all(line < row <= page // 2 for row in rows)
 
     @property
     def _from_memory(self) -> list[tuple[Value, Affine]]:

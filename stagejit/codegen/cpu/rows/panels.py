@@ -7,10 +7,10 @@ results do not depend on its width.
 
 Note [Rows of a panel]: elements of several rows are merged before they meet the accumulator, which
 is then stored less often. From memory that is slower where some rows lie on a page, of which lines
-are read in turn then (see Note [Row by row] of `contract/tiles`), and where panels are narrow. On
-two cores of a Zen 4 `x.sum(0)` of 64 MB takes, by 8 rows and by one: rows of 64 floats 3.7 and 1.8
-ms, of 256 3.1 and 1.8, of 500 3.1 and 1.8; and of 2048 in panels of 256 and 512 floats 2.9 and 2.1.
-In caches 8 rows take 0.5 to 0.9 of the time of one.
+are read in turn then (see Note [Row by row] of `contract/tiles`): panels are whole rows there, of
+which they take one after the other. On two cores of a Zen 4 `x.sum(0)` of 64 MB takes, by 8 rows
+and by one: rows of 64 floats 3.7 and 1.8 ms, of 256 3.1 and 1.8, of 500 3.1 and 1.8, but 5.2 by one
+in two panels. In caches 8 rows take 0.5 to 0.9 of the time of one.
 """
 
 from __future__ import annotations
