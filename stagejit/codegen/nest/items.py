@@ -25,7 +25,7 @@ _WORTH_SHARING = 10e-6  # seconds of one core; to wake another one takes 6 to 16
 # stream, narrow enough that a few running values of each stay in the nearest cache. Where cores
 # would idle, pieces are as narrow as what memory gives at a time: two lines that are neighbours.
 WIDEST_PANEL_NBYTES, NARROWEST_PANEL_NBYTES, LEAST_PANEL_NBYTES = 2048, 512, 128
-FAR_PANEL_NBYTES, FAR_ITEMS_A_CORE = 1024, 2
+_FAR_PANEL_NBYTES, FAR_ITEMS_A_CORE = 1024, 2
 
 
 def panel_width(
@@ -35,11 +35,11 @@ def panel_width(
     machine: Machine,
     seconds: float,
     *,
-    far_nbytes: int = 0,
+    far: bool = False,
 ) -> int:
     """How many elements along the lanes one item takes, in whole vectors, if it takes one of the
-    other variables. seconds: of all items on one core. far_nbytes: rows come from memory, so longer
-    pieces of each, on fewer pages, are worth more than that all cores have many items; 0: not."""
+    other variables. seconds: of all items on one core. far: rows come from memory, so longer pieces
+    of each, on fewer pages, are worth more than that all cores have many items."""
     cores = machine.cores
     extent, others = vector.extent, math.prod(v.extent for v in variables if v is not vector)
 
@@ -50,9 +50,9 @@ def panel_width(
     narrowest = max(min(elements(NARROWEST_PANEL_NBYTES), fair), elements(LEAST_PANEL_NBYTES))
     pieces = _pieces(-(-extent // elements(WIDEST_PANEL_NBYTES)), others, cores)
     width = max(-(-extent // pieces), narrowest)
-    if far_nbytes:
+    if far:
         evenly = -(-extent * others // (FAR_ITEMS_A_CORE * cores))
-        width = max(width, min(elements(far_nbytes), evenly))
+        width = max(width, min(elements(_FAR_PANEL_NBYTES), evenly))
     return min(-(-width // lanes), -(-extent // lanes)) * lanes
 
 

@@ -15,7 +15,6 @@ from stagejit.codegen.ir.builder import Builder
 from stagejit.codegen.ir.nodes import I64
 from stagejit.codegen.nest.emitter import Emitter
 from stagejit.codegen.nest.items import (
-    FAR_PANEL_NBYTES,
     LEAST_PANEL_NBYTES,
     NARROWEST_PANEL_NBYTES,
     block_of,
@@ -107,8 +106,7 @@ def test_pieces_of_far_rows_are_longer_where_all_cores_have_some(
 ) -> None:
     variables = [lane := Var(extent), Var(others)]
     near, far = (
-        panel_width(variables, lane, 16, Machine(cores), 1e-3, far_nbytes=nbytes)
-        for nbytes in (0, FAR_PANEL_NBYTES)
+        panel_width(variables, lane, 16, Machine(cores), 1e-3, far=far) for far in (False, True)
     )
     assert near <= far <= max(near, 256)
     if far > near:

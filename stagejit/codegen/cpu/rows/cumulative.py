@@ -19,7 +19,6 @@ from stagejit.codegen.costs import region_seconds
 from stagejit.codegen.ir.nodes import Value as Register
 from stagejit.codegen.kernel import Kernel
 from stagejit.codegen.nest.items import (
-    FAR_PANEL_NBYTES,
     in_items,
     panel_in_words,
     panel_width,
@@ -74,8 +73,7 @@ class _Policy(ScanPolicy):
             self.elements.ahead = ahead.along(self.axis[-1], ROWS_AT_ONCE)
         lanes, target = self.nest.lanes, self.nest.target
         seconds = region_seconds(self.nest.region, target)
-        far = FAR_PANEL_NBYTES if ahead else 0
-        width = panel_width(self.kept, vector, lanes, target, seconds, far_nbytes=far)
+        width = panel_width(self.kept, vector, lanes, target, seconds, far=ahead is not None)
         self.emitter.chose("panel", panel_in_words(vector, width, cores))
         panels = [Panel.of(self.b, self.reducer, "running", width)]
         if self.in_runs and rows >= _RUN_ROWS:

@@ -13,13 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from stagejit.codegen.costs import region_seconds
-from stagejit.codegen.nest.items import (
-    FAR_ITEMS_A_CORE,
-    FAR_PANEL_NBYTES,
-    in_items,
-    panel_in_words,
-    panel_width,
-)
+from stagejit.codegen.nest.items import FAR_ITEMS_A_CORE, in_items, panel_in_words, panel_width
 from stagejit.codegen.nest.tree import At, Node, Parallel, everywhere, vectors
 from stagejit.codegen.rows.loops import RowLoops
 from stagejit.codegen.rows.nest import RowNest, RowPolicy, Stage
@@ -42,9 +36,8 @@ class VectorNest(RowNest):
             return 1
         if self.goes_by_rows:
             return -(-self.vector.extent // self.lanes) * self.lanes
-        far = FAR_PANEL_NBYTES if self.ahead else 0
-        seconds = region_seconds(self.region, self.target)
-        return panel_width(self.kept, self.vector, self.lanes, self.target, seconds, far_nbytes=far)
+        far, seconds = self.ahead is not None, region_seconds(self.region, self.target)
+        return panel_width(self.kept, self.vector, self.lanes, self.target, seconds, far=far)
 
     @property
     def goes_by_rows(self) -> bool:
