@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.ops import build
+from stagejit.graph.ops.moving.splits import is_uneven
 from stagejit.rewrites.driving.driver import Log
 from stagejit.types import f32, f64
 
@@ -87,9 +88,25 @@ def _product_of(op: Op) -> _Product | None:
             (own_summed, own_batch), (summed, batch) = pairs[number], pairs[1 - number]
             own = dict(zip((*summed, *batch), (*own_summed, *own_batch), strict=True))
             axes = tuple(own[axis] for axis in sorted(own))
-            if axes and _is_computed(op.operands[number]):
+            uneven = any(map(_is_uneven, op.operands))
+            if axes and not uneven and _is_computed(op.operands[number]):
                 return _Product(op, number, axes, (*own_batch, *free[number]))
     return None
+
+
+def _is_uneven(value: Value) -> bool:
+    """Whether some of its elements are none: reductions know that of their own operands only."""
+    pending, seen = [value], set[Value]()
+    while pending:
+        value = pending.pop()
+        if is_uneven(value.op):
+            return True
+        if value not in seen and (
+            value.op.definition.is_view or value.op.definition.is_elementwise
+        ):
+            pending += value.op.operands
+        seen.add(value)
+    return False
 
 
 def _is_computed(value: Value) -> bool:

@@ -237,3 +237,32 @@ def test_what_is_not_there_is_not_read(name: str, drawn: Callable[[], Iterator[s
             made += jobs_of(case, caches, targets.names)
     assert runner.run(made) == []
     assert runner.interpreted.total() >= 20
+
+
+UNEVEN = """
+graph @case(%x0: f32[2,2,2,2], %x1: f32[], %x2: f32[12]) {
+  %0: f32[12,2,2,4] = broadcast %x1 axes=()
+  %1: f32[12,2,2,4] = map tanh %0
+  %2: f32[12,2,2,4] = broadcast %x2 axes=(0)
+  %3: f32[12,2,2,4] = map tanh %2
+  %4: f32[2,12,2,2,3] = split_axis %1 axis=3 fill=-0.0
+  %5: f32[2,12,2,2,3] = split_axis %3 axis=3 fill=-0.0
+  %6: f32[2,12,2,2] = contract %4, %5 batch=((0, 1, 2, 3), (0, 1, 2, 3)) contracting=((4), (4))
+  return %6
+}
+"""
+SINGLE = """
+graph @case(%x0: f32[2], %x1: f32[2,2,8,9]) {
+  %0: f32[2,1,2,8,9] = split_axis %x1 axis=0 fill=-inf
+  %1: i32[2,2,8,9] = reduce argmax %0 axes=(1)
+  return %1
+}
+"""
+
+
+@pytest.mark.parametrize("text", [UNEVEN, SINGLE], ids=["uneven parts", "rows of one element"])
+def test_there_is_a_kernel_on_any_machine(text: str) -> None:
+    targets = find_targets(("sse2",))
+    for machine in range(20):
+        case = read_case(text, Setting(seed=0, machine=machine))
+        assert list(jobs_of(case, Caches(targets.cpus), targets.names))

@@ -43,13 +43,15 @@ class VectorNest(RowNest):
     def goes_by_rows(self) -> bool:
         """Whether panels are whole rows, of which they take one after the other, and not several at
         once: from memory, a page of which has some. See Note [Rows of a panel]."""
+        if self.ahead or not self.reduced:
+            return False
         line, page = self.target.line_nbytes, self.target.page_nbytes
         panels = math.prod(var.extent for var in self.kept if var is not self.vector)
         rows = [
             abs(form.coeff(self.reduced[-1])) * value.type.dtype.itemsize
             for value, form in self._from_memory
         ]
-        enough = panels >= FAR_ITEMS_A_CORE * self.target.cores and not self.ahead
+        enough = panels >= FAR_ITEMS_A_CORE * self.target.cores
         return enough and bool(rows) and all(line < row <= page // 2 for row in rows)
 
     @property
