@@ -11,9 +11,8 @@ from collections.abc import Callable, Container, Iterable, Mapping, Sequence, Se
 from operator import attrgetter
 from typing import Any
 
-import networkx as nx
-
 from stagejit.graph.ir import Graph, Op, Value
+from stagejit.graph.order import first_order
 
 
 def values_behind(values: Iterable[Value], known: Iterable[Value] = ()) -> set[Value]:
@@ -140,13 +139,5 @@ def _as_read(values: Iterable[Value], known: Container[Value]) -> Iterable[Op]:
 
 def _in_order(ops: Set[Op]) -> list[Op]:
     """Operands before users, otherwise the oldest first."""
-    oldest_first = sorted(ops, key=attrgetter("id"))
-    if all(value.op.id < op.id for op in oldest_first for value in op.operands):
-        return oldest_first  # as they were made
-    graph: nx.DiGraph[Op] = nx.DiGraph()
-    graph.add_nodes_from(ops)
-    for op in ops:
-        graph.add_edges_from((value.op, op) for value in op.operands if value.op in ops)
-    ordered = list(nx.lexicographical_topological_sort(graph, key=lambda op: op.id))
-    graph.clear()  # networkx keeps views of it, which refer to it
-    return ordered
+    before = {op: [value.op for value in op.operands if value.op in ops] for op in ops}
+    return first_order(before, attrgetter("id"))

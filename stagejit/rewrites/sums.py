@@ -88,8 +88,8 @@ def _product_of(op: Op) -> _Product | None:
             (own_summed, own_batch), (summed, batch) = pairs[number], pairs[1 - number]
             own = dict(zip((*summed, *batch), (*own_summed, *own_batch), strict=True))
             axes = tuple(own[axis] for axis in sorted(own))
-            uneven = any(map(_is_uneven, op.operands))
-            if axes and not uneven and _is_computed(op.operands[number]):
+            computed = axes and _is_computed(op.operands[number])
+            if computed and not any(map(_is_uneven, op.operands)):
                 return _Product(op, number, axes, (*own_batch, *free[number]))
     return None
 

@@ -41,13 +41,13 @@ class Fetches:
             self._next_block()
         if tiling.near and self.loops:
             self._near(self.loops[-1])
-        if tiling.next_tile is not None and tiling.lane not in tiling.reduce:
+        if tiling.next_tile is not None and not tiling.across:
             self._next_rows(*tiling.next_tile)
 
     def beside(self, operand: int, at: Register) -> None:
         """What is asked for as a vector of an operand is read."""
         number, along = self.tiling.next_tile or (None, None)
-        if along is not None and number == operand and self.tiling.lane in self.tiling.reduce:
+        if along is not None and number == operand and self.tiling.across:
             view = self.operands[operand]
             self.emitter.b.prefetch(view.buffer, at + view.constant({along: self.sizes[along]}))
 

@@ -65,11 +65,6 @@ class MicroKernel:
     def zero(self) -> float:
         return self.nest.zero if self.elem.is_float else 0
 
-    @property
-    def across(self) -> bool:
-        """Whether lanes run along the reduction."""
-        return self.tiling.lane in self.tiling.reduce
-
     def start(self, view: View) -> Register:
         """The offset of the first element of the tile where the loops stand."""
         offset, (panels, size) = view.base(), view.panel
@@ -251,7 +246,7 @@ class SumTile:
         """Of the block, in the type of the panel."""
         kernel, cell = self.kernel, self.emitter.cells[self.sums]
         sums = tuple(vmath.convert(self.b, s, kernel.dtype, self.panel.dtype) for s in cell)
-        if not kernel.across:
+        if not self.tiling.across:
             return sums
         add = "fadd" if sums[0].type.is_float else "add"
         return tuple(self.b.reduce(add, total) for total in sums)
@@ -270,7 +265,7 @@ class SumTile:
     def exist(self, point: Mapping[Var, int]) -> Register | None:
         """Which lanes there are, where that is not all: a mask is of the last vector."""
         lane = self.tiling.lane
-        if self.mask is None or lane is None or self.kernel.across:
+        if self.mask is None or lane is None or self.tiling.across:
             return None
         return self.mask if point.get(lane, 0) == self.points[-1].get(lane, 0) else None
 

@@ -78,6 +78,11 @@ class Tiling:
         return ""
 
     @property
+    def across(self) -> bool:
+        """Whether lanes run along the reduction."""
+        return self.lane in self.reduce
+
+    @property
     def items(self) -> int:
         return math.prod(split.parts for split in self.splits)
 

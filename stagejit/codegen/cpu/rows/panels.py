@@ -38,8 +38,9 @@ class PanelLoops(VectorPolicy):
 
     def __init__(self, nest: VectorNest, emitter: Emitter, memory: Sequence[Memory]) -> None:
         super().__init__(nest, emitter, memory)
-        self._at_once = 1 if nest.goes_by_rows else _ROWS_AT_ONCE
+        self._at_once = _ROWS_AT_ONCE
         if nest.goes_by_rows:
+            self._at_once = 1
             emitter.chose("order", BY_ROWS)
         if nest.ahead:
             self.elements.ahead = nest.ahead.along(nest.reduced[-1], self._at_once)

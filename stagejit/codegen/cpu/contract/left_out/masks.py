@@ -136,7 +136,7 @@ def _only(tile: SumTile, wanted: Callable[[], Register], loops: Node) -> Node:
 def _kept(masks: Sequence[Mask], tile: SumTile, point: Mapping[Var, int]) -> Register:
     """Which elements of a vector of the tile are stored."""
     elements, tiling = tile.emitter.elements, tile.tiling
-    lane = None if tile.kernel.across else tiling.lane
+    lane = None if tiling.across else tiling.lane
     lanes = tiling.lanes if lane else 0
     exist = tile.exist(point)
     if exist is None and elements.position.mask is not None:

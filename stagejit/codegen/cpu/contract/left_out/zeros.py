@@ -60,7 +60,7 @@ def mostly_zero(
     few = rows < _FEWEST_ROWS or columns < _FEWEST_COLUMNS
     if any(evaluated_by_tiles(sources, tiling.pack)):
         reason = "all steps: tiles evaluate what they read"
-    elif len(axes) != 1 or tiling.lane in tiling.reduce:
+    elif len(axes) != 1 or tiling.across:
         reason = "all steps: they are no single loop of broadcasts"
     elif few or tiling.extents.get(axes[0], axes[0].extent) < _FEWEST_STEPS:
         reason = "all steps: there are too few rows, columns or steps to look for zeros"

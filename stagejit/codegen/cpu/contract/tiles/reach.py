@@ -100,7 +100,8 @@ class Reach:
         longest = target.vector_registers * 0.75 / self.fma_rate
         self._has_time_to_fetch = longest > 2 * (TLB_MISS + STREAM_VECTORS)
         self.has_few_lines = target.l1_misses <= _FEW_LINES  # on the way to a core at once
-        self.turns = tuple(map(self._turns_cycles, sources))
+        cycles = map(self._turns_cycles, sources)
+        self.turns = {number: each for number, each in enumerate(cycles) if each}
 
     def row(self, vector: Source) -> int:
         """Elements that one step of the reduction reads, at one position of what both share."""
@@ -139,6 +140,10 @@ class Reach:
     def _passes(self, vector: Source, rows: int) -> bool:
         large = vector.box({}) * self.nbytes > self.target.l2_nbytes
         return large and vector.offset is not None and self.rows_beside(vector) <= rows
+
+    def own_axes(self, source: Source) -> list[Var]:
+        """Those of the result along which the other operand does not move."""
+        return [v for v in self.nest.axes if v in source.depends and v not in self.shared]
 
     def rows_beside(self, vector: Source) -> int:
         """How often each of its elements is used."""
@@ -243,9 +248,13 @@ class Reach:
             )
             if rows is None or source.stride(rows.var) != self.steps:
                 continue
-            nbytes = rows.most * self.steps * source.dtype.itemsize
-            near = nbytes <= 2 * self.target.page_nbytes and self.asks_a_page_ahead(source)
-            if near if self.across else self._asks_for_rows(source, tiling):
+            if self.across:
+                nbytes = rows.most * self.steps * source.dtype.itemsize
+                near = nbytes <= 2 * self.target.page_nbytes
+                asks = near and self.asks_a_page_ahead(source)
+            else:
+                asks = self._asks_for_rows(source, tiling)
+            if asks:
                 return number, rows.var
         return None
 
@@ -266,10 +275,14 @@ class Reach:
         few = self.rows_beside(source) <= _FEW_VECTORS * self.lanes
         if packs or not few or self.lane is None or self.lane in source.depends:
             return self.steps * self.target.vector_registers
-        page, itemsize = self.target.page_nbytes, source.dtype.itemsize
-        own = [v for v in self.nest.axes if v in source.depends and v not in self.shared]
-        strides = [math.gcd(source.stride(v) * itemsize, page) for v in own if v.extent > WAYS]
-        return page // max(strides, default=1) * WAYS - 1
+        many = (var for var in self.own_axes(source) if var.extent > WAYS)
+        held = (self.lines_held(source.stride(var) * source.dtype.itemsize) for var in many)
+        return min(held, default=self.lines_held(1)) - 1
+
+    def lines_held(self, apart: int) -> int:
+        """Of lines that lie so many bytes apart those that the first cache can hold."""
+        page = self.target.page_nbytes
+        return page // math.gcd(apart, page) * WAYS
 
     def _turns_cycles(self, source: Source) -> float:
         """Of one core that reads an operand of dot products in tiles of several rows; 0 where they
@@ -287,8 +300,8 @@ class Reach:
         target = self.target
         if target.asks_pages or source.offset is None:
             return False
-        own = [var for var in self.nest.axes if var in source.depends and var not in self.shared]
-        apart = min((abs(source.stride(var)) for var in own), default=0) * source.dtype.itemsize
+        strides = (abs(source.stride(var)) for var in self.own_axes(source))
+        apart = min(strides, default=0) * source.dtype.itemsize
         several = _LINES_IN_TURN * target.line_nbytes < apart < target.page_nbytes
         return several and self._whole_nbytes(source) > target.l2_nbytes
 

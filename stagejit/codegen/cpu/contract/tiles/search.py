@@ -124,8 +124,7 @@ class TileSearch(StepCosts):
             return []
         number = self.sources.index(vector)
         beside = self.sources[1 - number]
-        own = [var for var in nest.axes if var in beside.depends - vector.depends]
-        rows = max(own, key=lambda var: var.extent, default=None)
+        rows = max(self.own_axes(beside), key=lambda var: var.extent, default=None)
         depth = next(n for n in range(MOST, 0, -1) if quads.var.extent % n == 0)
         splits = tuple(
             self._split(var, 2 if var is lane else 2 * MOST if var is rows else 1)
@@ -186,8 +185,7 @@ class TileSearch(StepCosts):
         stride = self.step_nbytes(source)
         if stride < self.target.line_nbytes:
             return False
-        page = self.target.page_nbytes
-        held = page // math.gcd(stride, page) * WAYS
+        held = self.lines_held(stride)
         columns = math.prod(v.extent for v in self.nest.axes if v not in source.depends)
         often = columns > _MANY_VECTORS * self.lanes
         if held < self.steps and (held <= 2 * WAYS or not often):
@@ -236,8 +234,7 @@ class TileSearch(StepCosts):
         if not whole.isdisjoint(self.shared):  # an axis of both operands is in no tile but by lanes
             return []
         for number, source in enumerate(self.sources):
-            other = self.sources[1 - number]
-            own = [v for v in self.nest.axes if v in source.depends - other.depends]
+            own = self.own_axes(source)
             always = {v: v.extent for v in own if v in whole}
             own = [v for v in own if v not in whole]
             own.sort(key=lambda v: (v is lane, self._tile_preference(source, v)), reverse=True)
@@ -245,7 +242,7 @@ class TileSearch(StepCosts):
             alone = not again.isdisjoint(always) and self.hides_latency(points)
             sides = self._side_tiles(own[: 1 if alone else 2])
             sides = [side for side in sides if math.prod(side.values()) <= held[number]]
-            sides += [{}] if self.turns[number] else []
+            sides += [{}] if number in self.turns else []
             per_side.append([{**always, **side} for side in sides])
         shared = lane is not None and all(lane in source.depends for source in self.sources)
         common: list[dict[Var, int]] = [{}]
@@ -268,19 +265,25 @@ class TileSearch(StepCosts):
                 fitting.append((points, (a, b, c)))
         # Tiles with few accumulators never win against those with many, but by reading row by row.
         most = max((points for points, _ in fitting), default=0)
-        tiles = [(points, {**a, **b, **c}) for points, (a, b, c) in fitting]
-        found = [tile for n, tile in tiles if 2 * n >= most or self._goes_by_rows(tile)]
+        found = [
+            {**a, **b, **c}
+            for points, (a, b, c) in fitting
+            if 2 * points >= most or self._goes_by_rows({**a, **b, **c})
+        ]
         return found or ([] if whole or self.only else [{}])
 
     def _goes_by_rows(self, tile: Mapping[Var, int]) -> bool:
         """Whether a tile reads the rows of an operand one by one that others read in turn."""
-        return any(self.turns) and not self._in_turn(tile)
+        return bool(self.turns) and not self._in_turn(tile)
 
     def _in_turn(self, tile: Mapping[Var, int]) -> float:
         """Cycles until a tile's operands are there of which it reads rows in turn."""
-        several = {var for var, size in tile.items() if size > 1}
-        turns = zip(self.turns, self.sources, strict=True)
-        return max(0.0 if several.isdisjoint(source.depends) else n for n, source in turns)
+        found = [
+            cycles
+            for number, cycles in self.turns.items()
+            if any(tile.get(var, 1) > 1 for var in self.sources[number].depends)
+        ]
+        return max(found, default=0.0)
 
     def _stream_vectors(self, vector: Source) -> int:
         """As many as are `STREAM_VECTORS` of the sums' type, in bytes."""

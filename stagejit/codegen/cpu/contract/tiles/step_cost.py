@@ -123,7 +123,7 @@ class StepCosts(Reach):
         """What a step takes at least: rows of few steps, which are read one by one, go side by side
         through a core."""
         steps = self.steps / self.lanes
-        return LATENCY * min(steps / _STEPS_ALONE, 1.0) if any(self.turns) else LATENCY
+        return LATENCY * min(steps / _STEPS_ALONE, 1.0) if self.turns else LATENCY
 
     def _rows_between(self, source: Source) -> int:
         """Rows along the reduction that are read before one is read again: all of the operand whose
