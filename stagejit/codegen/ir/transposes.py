@@ -28,7 +28,7 @@ def transpose_registers(
     wanted: so many vectors, the first ones; by default all."""
     zero = b.const(0, rows[0].type)
     current = dict(enumerate([*rows, *([zero] * (lanes - len(rows)))]))
-    part = min(max(_PART_BITS // rows[0].type.bits, 1), lanes)
+    part = _part(rows[0], lanes)
     rounds = list(_rounds(lanes, part))
     found = [_register_of(column, part) for column in range(lanes if wanted is None else wanted)]
     needed = [frozenset(found)]
@@ -45,6 +45,31 @@ def transpose_registers(
             if register in registers
         }
     return [current[register] for register in found]
+
+
+def lane_sums(b: Builder, rows: Sequence[Value]) -> Value:
+    """A vector of the sums of the lanes of every row; of one row, a scalar. There are a power of
+    two of rows, as many as lanes at most: halves of longer rows meet first, then each round of a
+    transpose adds the two vectors that it makes of two."""
+    add = "fadd" if rows[0].type.is_float else "add"
+    if len(rows) == 1:
+        return b.reduce(add, rows[0])
+    left, lanes = dict(enumerate(rows)), rows[0].type.lanes
+    while lanes > len(rows):
+        lanes //= 2
+        for number, row in left.items():
+            halves = (b.shuffle(row, None, range(at, at + lanes)) for at in (0, lanes))
+            left[number] = b.binary(add, *halves)
+    for distance, *picked in _rounds(lanes, _part(rows[0], lanes)):
+        for number in [number for number in left if not number & distance]:
+            row, other = left[number], left.pop(number | distance)
+            left[number] = b.binary(add, *(b.shuffle(row, other, lanes) for lanes in picked))
+    return left[0]
+
+
+def _part(row: Value, lanes: int) -> int:
+    """Lanes that two vectors exchange as they are, before those within them change places."""
+    return min(max(_PART_BITS // row.type.bits, 1), lanes)
 
 
 def _rounds(lanes: int, part: int) -> Iterator[tuple[int, list[int], list[int]]]:

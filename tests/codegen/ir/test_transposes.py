@@ -10,7 +10,7 @@ import pytest
 from stagejit.codegen.ir.builder import Builder
 from stagejit.codegen.ir.nodes import F32, F64, I8, I16, Type, Value
 from stagejit.codegen.ir.strides import dealing_cost, dealt, interleaved, is_dealt
-from stagejit.codegen.ir.transposes import transpose_registers
+from stagejit.codegen.ir.transposes import lane_sums, transpose_registers
 from stagejit.codegen.target import Target
 
 TARGETS = {"host": Target.host, "avx2": Target.avx2, "sse2": Target.sse2}
@@ -43,6 +43,32 @@ def transposed(
     found = np.full((lanes, lanes), 99, dtype)
     run_kernel(b.finish(), [values, found], (), 0, 1, target=target)
     return found
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("elem", ELEMENTS)
+def test_sums_of_lanes(run_kernel: Any, elem: str, target: str) -> None:
+    type, dtype = ELEMENTS[elem]
+    chosen = TARGETS[target]()
+    lanes = min(chosen.vector_nbytes * 8 // type.bits, 16)
+    for rows in (1 << power for power in range(lanes.bit_length())):
+        b = Builder()
+        source, into = b.buffer("in", type, readonly=True), b.buffer("out", type)
+        b.store(lane_sums(b, [b.load(source, row * lanes, lanes) for row in range(rows)]), into, 0)
+        values = (np.arange(rows * lanes) % 7).astype(dtype)
+        found = np.full(lanes, 99, dtype)
+        run_kernel(b.finish(), [values, found], (), 0, 1, target=chosen)
+        np.testing.assert_array_equal(found[:rows], values.reshape(rows, lanes).sum(1))
+        assert (found[rows:] == 99).all()
+
+
+def test_sums_of_lanes_take_fewer_shuffles_together() -> None:
+    b = Builder()
+    source = b.buffer("in", F32, readonly=True)
+    total = lane_sums(b, [b.load(source, row * 16, 16) for row in range(16)])
+    b.store(total, b.buffer("out", F32), 0)
+    shuffles = [op for op in b.finish().walk() if op.opcode == "shuffle"]
+    assert len(shuffles) == 2 * 15
 
 
 @pytest.mark.parametrize("lanes", [4, 8, 16])

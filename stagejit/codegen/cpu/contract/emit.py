@@ -60,14 +60,14 @@ _FEW = 64  # vectors that are multiplied
 def product_kernel(region: ClosedRegion, target: Target, only: TileSize | None = None) -> Kernel:
     """The kernel of a region around a product: of the nests that cover its result, whose items
     follow each other. only: in tiles of this size. Raises NoTileError where there is none."""
-    nests = nests_of(region)
+    nests, machine = nests_of(region), target
     target = _fitting(nests, target)
     plans = [make_plan(region, nest, target, only) for nest in nests]
     cycles = sum(plan.tiling.cycles for plan in plans)
     seconds = cycles / target.cycles_per_second + region_seconds(region, target)
 
     def tree(plan: ContractPlan, emitter: Emitter, memory: Sequence[Memory]) -> Parallel:
-        products = Products(plan, emitter, memory, target)
+        products = Products(plan, emitter, memory, target, machine.lanes(plan.nest.total))
         return Parallel(products.shared, products.item)
 
     choices = [choice for plan in plans for choice in plan.choices]
@@ -94,9 +94,16 @@ class Products:
     down of each axis."""
 
     def __init__(
-        self, plan: ContractPlan, emitter: Emitter, stores: Sequence[Memory], target: Target
+        self,
+        plan: ContractPlan,
+        emitter: Emitter,
+        stores: Sequence[Memory],
+        target: Target,
+        most_joined: int,
     ) -> None:
+        """most_joined: how many sums a vector has, of tiles whose sums are single elements."""
         self.plan, self.emitter, self.stores, self.target = plan, emitter, stores, target
+        self.most_joined = most_joined
         self.elements, self.b = emitter.elements, emitter.b
         self.nest, self.tiling = plan.nest, plan.tiling
         self.flipped = None if self.tiling.depth else self.nest.flipped(self.tiling.lane)
@@ -125,24 +132,29 @@ class Products:
         block = in_part(self.nest, self.emitter, block)
         if self.plan.panel is not None and len(self.plan.region.stores) == 1:
             return block  # the sums lie there
-        return (block, Epilogue(self.plan, self.emitter, self.stores, self.panel).tree())
+        most = self.most_joined
+        return (block, Epilogue(self.plan, self.emitter, self.stores, self.panel, most).tree())
 
     def _block(self) -> tuple[Node, Zeros | None]:
         """One block of the reduction for the whole item, and what leaves out steps of it."""
         filled = [fill.tree() for fill in self.fills if fill is not None]
         views = (self._view(0), self._view(1))
         made = evaluated_by_tiles(self.plan.sources, self.tiling.pack)
-        looks, around, zeros = list[Node](), list[Around](), None
+        looks, around, zeros, most = list[Node](), list[Around](), None, self.most_joined
         kernel: MicroKernel
         if self.tiling.depth:
-            kernel = MatrixKernel(self.emitter, self.tiling, views, self.panel, self.nest)
+            kernel = MatrixKernel(self.emitter, self.tiling, views, self.panel, self.nest, most)
         elif self.nest.quads is None:
-            kernel = MicroKernel(self.emitter, self.tiling, views, self.panel, self.nest, made)
+            kernel = MicroKernel(
+                self.emitter, self.tiling, views, self.panel, self.nest, most, made
+            )
         else:
             flips = self._flips(views)
             sums = None if flips is None else flips.sums
             looks += [] if flips is None else [self._groups(flips.splits, flips.tile)]
-            kernel = ByteKernel(self.emitter, self.tiling, views, self.panel, self.nest, flips=sums)
+            kernel = ByteKernel(
+                self.emitter, self.tiling, views, self.panel, self.nest, most, flips=sums
+            )
         if self.plan.zeros is not None:
             zeros = Zeros(kernel, *self.plan.zeros)
             around.append(zeros.around)

@@ -29,7 +29,18 @@ from stagejit.codegen.ir.nodes import element_type
 from stagejit.codegen.ir.transposes import transpose_registers
 from stagejit.codegen.math import functions as vmath
 from stagejit.codegen.nest.emitter import Emitter
-from stagejit.codegen.nest.tree import Chunk, Do, Loop, Node, Tail, Within, everywhere, serial
+from stagejit.codegen.nest.kernels import is_small
+from stagejit.codegen.nest.tree import (
+    Chunk,
+    Do,
+    Loop,
+    Node,
+    Tail,
+    Within,
+    everywhere,
+    narrowing,
+    serial,
+)
 from stagejit.codegen.places.accesses import between_lanes
 from stagejit.index.affine import Affine, Var
 
@@ -38,13 +49,24 @@ class Epilogue:
     """The stores of one item."""
 
     def __init__(
-        self, plan: ContractPlan, emitter: Emitter, memory: Sequence[Memory], panel: View
+        self,
+        plan: ContractPlan,
+        emitter: Emitter,
+        memory: Sequence[Memory],
+        panel: View,
+        most_joined: int,
     ) -> None:
+        """most_joined: how many sums a vector has, of tiles whose sums are single elements."""
         self.plan, self.emitter, self.elements = plan, emitter, emitter.elements
         self.stores = Stores(plan.region, self.elements, memory, plan.offsets)
         self.panel, self.b = panel, emitter.b
         self.lanes, self.result = plan.tiling.lanes, plan.region.anchor_op.result
-        self.vector = self._vector()
+        self.vector = self._joined()
+        self.narrows = self.vector is not None
+        if self.narrows:
+            self.lanes = most_joined
+        else:
+            self.vector = self._vector()
         self.across = self._across()
 
     def tree(self) -> Node:
@@ -65,6 +87,17 @@ class Epilogue:
     def _stride(self, var: Var) -> int:
         """Elements from neighbour to neighbour in the first store."""
         return self.plan.offsets[0].coeff(var)
+
+    def _joined(self) -> Var | None:
+        """The axis of which all sums lie as they are stored, where they are few: vectors are those
+        of Note [Joined sums]."""
+        tiling = self.plan.tiling
+        if (tiling.lanes > 1 and not tiling.across) or not is_small(self.plan.region):
+            return None
+        unit = next((var for var in self.plan.nest.axes if self._stride(var) == 1), None)
+        if unit is None or self.panel.strides.get(unit) != 1 or tiling.count(unit) != unit.extent:
+            return None
+        return unit
 
     def _vector(self) -> Var | None:
         """See Note [Vectors of the epilogue]."""
@@ -95,6 +128,8 @@ class Epilogue:
             return serial([var], self._loops(rest))
         if self.across is not None:
             return self._squares(var, self.across)
+        if self.narrows:
+            return narrowing(var, self.lanes, 2, self._loops(rest), straight=True)
         lanes, chunks = self.lanes, self._gaps(var, rest)
         whole = var is self.plan.tiling.lane and var.extent % lanes == 0
         if not (whole and chunks):
@@ -131,8 +166,8 @@ class Epilogue:
 
     def _sum(self) -> Register:
         """The finished sums where the loops stand, in the type of the anchor's result."""
-        b, view, lanes, vector = self.b, self.panel, self.lanes, self.vector
-        position = self.elements.position
+        b, view, position = self.b, self.panel, self.elements.position
+        vector, lanes = position.vector, position.lanes
         offset = view.offset(self.base, self.plan.nest.axes, position.env)
         stride = view.strides.get(vector, 0) if vector is not None else 0
         if vector is None or not stride:

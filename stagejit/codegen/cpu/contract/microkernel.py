@@ -15,11 +15,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, partial, reduce
 from operator import and_
+from typing import NamedTuple
 
 from stagejit.codegen.contraction.nest import Nest
 from stagejit.codegen.contraction.sources import Source
 from stagejit.codegen.cpu.contract.evaluated import evaluated
 from stagejit.codegen.cpu.contract.fetches import Fetches
+from stagejit.codegen.cpu.contract.joining import joined
 from stagejit.codegen.cpu.contract.packing import View
 from stagejit.codegen.cpu.contract.tiling import Steps, Tiling
 from stagejit.codegen.ir.builder import Builder
@@ -40,13 +42,14 @@ _UNROLLED = 4  # reduction axes up to this extent may be unrolled
 @dataclass(frozen=True, eq=False)
 class MicroKernel:
     """The tiles of one nest. evaluated: the operands that are made, element by element, of what the
-    views show."""
+    views show. most_joined: sums in a vector, see Note [Joined sums]."""
 
     emitter: Emitter
     tiling: Tiling
     operands: tuple[View, View]
     panel: View
     nest: Nest
+    most_joined: int
     evaluated: Sequence[Source | None] = (None, None)
 
     @property
@@ -171,6 +174,14 @@ class MicroKernel:
         return loops
 
 
+class Stored(NamedTuple):
+    """Sums of a tile. place: of the first, from where the tile starts. mask: lanes that exist."""
+
+    place: int
+    sums: Register
+    mask: Register | None = None
+
+
 class SumTile:
     """The loops of one tile of `sizes` units per axis, where the loops over the axes stand, and
     what they do to its sums. A mask there is of the last vector."""
@@ -235,7 +246,7 @@ class SumTile:
         self.emitter.cells[self.sums] = (zero,) * len(self.points)
 
     def _store(self) -> None:
-        sums = self._totals()
+        sums = list(self._placed(self._totals()))
         write, add_to = partial(self._write, sums, add=False), partial(self._write, sums, add=True)
         if self.first is None:
             write()
@@ -245,22 +256,25 @@ class SumTile:
     def _totals(self) -> tuple[Register, ...]:
         """Of the block, in the type of the panel."""
         kernel, cell = self.kernel, self.emitter.cells[self.sums]
-        sums = tuple(vmath.convert(self.b, s, kernel.dtype, self.panel.dtype) for s in cell)
-        if not self.tiling.across:
-            return sums
-        add = "fadd" if sums[0].type.is_float else "add"
-        return tuple(self.b.reduce(add, total) for total in sums)
+        return tuple(vmath.convert(self.b, s, kernel.dtype, self.panel.dtype) for s in cell)
 
-    def _write(self, sums: Sequence[Register], *, add: bool) -> None:
+    def _placed(self, totals: Sequence[Register]) -> Iterator[Stored]:
+        """What is stored, each by one store."""
+        places, across = map(self.panel.constant, self.points), self.tiling.across
+        if self.tiling.lanes > 1 and not across:
+            yield from map(Stored, places, totals, map(self.exist, self.points))
+        else:
+            sums, most = list(zip(places, totals, strict=True)), self.kernel.most_joined
+            yield from (Stored(*each) for each in joined(self.b, sums, most, across=across))
+
+    def _write(self, stored: Sequence[Stored], *, add: bool) -> None:
         """Blocks of the reduction are summed on their own and then added, which also keeps errors
         small."""
         buffer = self.panel.buffer
-        for point, total in zip(self.points, sums, strict=True):
-            offset = self.target + self.panel.constant(point)
-            lanes_on = self.exist(point)
-            if add:
-                total = total + self.b.load(buffer, offset, total.type.lanes, mask=lanes_on)
-            self.b.store(total, buffer, offset, mask=lanes_on)
+        for place, sums, mask in stored:
+            offset = self.target + place
+            total = sums + self.b.load(buffer, offset, sums.type.lanes, mask=mask) if add else sums
+            self.b.store(total, buffer, offset, mask=mask)
 
     def exist(self, point: Mapping[Var, int]) -> Register | None:
         """Which lanes there are, where that is not all: a mask is of the last vector."""

@@ -56,7 +56,10 @@ class _ByteTile(SumTile):
         found, start = list[Register](), self.kernel.start(flips)
         for total, point in zip(sums, self.points, strict=True):
             at, lanes_on = start + flips.constant(point), self.exist(point)
-            found.append(total - self.b.load(flips.buffer, at, self._lanes(flips), mask=lanes_on))
+            added = self.b.load(flips.buffer, at, self._lanes(flips), mask=lanes_on)
+            if self.tiling.across:  # whose lanes are not summed yet
+                added = self.b.insert(self.b.const(0, total.type), added, 0)
+            found.append(total - added)
         return tuple(found)
 
     def _operand(self, view: View, raw: Register) -> Register:
@@ -88,7 +91,7 @@ class Flips:
         self.sums = View(buffer, i32, strides, start, axes, padded=True)
         signs = View(b.table("signs", I32, [FLIPPED]), i32, {}, start, frozenset())
         sides = (signs, operand) if flipped == 0 else (operand, signs)
-        self._kernel = ByteKernel(emitter, own, sides, self.sums, nest, anew=True)
+        self._kernel = ByteKernel(emitter, own, sides, self.sums, nest, 1, anew=True)
 
     def tile(self, sizes: Mapping[Var, int]) -> Node:
         return self._kernel.tile(sizes).node(())
