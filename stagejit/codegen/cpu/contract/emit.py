@@ -12,6 +12,11 @@ under masks. What follows reads it in another way, and waits until what was writ
 vectors that are full, of one lane if need be, are read as they were written, and stay in registers
 where a loop is one function. A filter with such products took 2.4 times as long on a Zen 4.
 
+Note [Few columns]: where an operand has 8 columns, half of each vector of 16 lanes is masked. Full
+ones of 8 lanes take as many instructions, of which a core whose one port for long vectors is made
+of two halves finishes two a cycle: on a Zen 4, `A @ W` of rows of 256 and 8 columns took 2.1 ms
+instead of 3.3, as long as reading A does.
+
 Note [Order]: for each block of the reduction an item packs what it must, then runs its tiles with
 rows outside and columns inside: the rows of the broadcast operand stay in L1, the block of the
 vector operand in L2.
@@ -22,8 +27,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import NamedTuple
 
 from stagejit.base.records import replace
+from stagejit.codegen.choices import cheapest
 from stagejit.codegen.closed import ClosedRegion
 from stagejit.codegen.contraction.nest import Nest
 from stagejit.codegen.contraction.parts import in_part
@@ -55,38 +62,77 @@ from stagejit.index.affine import Affine, Var
 from stagejit.types import DType
 
 _FEW = 64  # vectors that are multiplied
+_SHORTEST_NBYTES = 16  # of a register
+# What short vectors take, of what is modelled: steps are so short that lines of rows are waited
+# for. Seen on Zen 4, in caches: 1.3 to 1.6, with long ones 0.8 to 1.1.
+_WAITS = 4 / 3
 
 
 def product_kernel(region: ClosedRegion, target: Target, only: TileSize | None = None) -> Kernel:
     """The kernel of a region around a product: of the nests that cover its result, whose items
     follow each other. only: in tiles of this size. Raises NoTileError where there is none."""
     nests, machine = nests_of(region), target
-    target = _fitting(nests, target)
-    plans = [make_plan(region, nest, target, only) for nest in nests]
-    cycles = sum(plan.tiling.cycles for plan in plans)
-    seconds = cycles / target.cycles_per_second + region_seconds(region, target)
+    widths = [
+        _Width(target, [make_plan(region, nest, target, only) for nest in nests], number > 0)
+        for number, target in enumerate(_fitting(nests, machine)[: None if only is None else 1])
+    ]
+    ranked = cheapest("width", widths, _Width.cost, _Width.in_words, "s on one core")
+    target, plans, _ = ranked.best
+    seconds = ranked.cost + region_seconds(region, target)
 
     def tree(plan: ContractPlan, emitter: Emitter, memory: Sequence[Memory]) -> Parallel:
         products = Products(plan, emitter, memory, target, machine.lanes(plan.nest.total))
         return Parallel(products.shared, products.item)
 
     choices = [choice for plan in plans for choice in plan.choices]
+    choices += [ranked.choice] if len(widths) > 1 else []
     return kernel_of(region, plans, tree, seconds, choices)
 
 
-def _fitting(nests: Sequence[Nest], target: Target) -> Target:
-    """With vectors that small products fill, see Note [Small products]."""
+class _Width(NamedTuple):
+    """Plans with vectors of one width."""
+
+    target: Target
+    plans: Sequence[ContractPlan]
+    narrows: bool
+
+    def seconds(self) -> float:
+        return sum(plan.tiling.cycles for plan in self.plans) / self.target.cycles_per_second
+
+    def cost(self) -> float:
+        """Seconds, with what is not modelled."""
+        return self.seconds() * (_WAITS if self.narrows else 1.0)
+
+    def in_words(self) -> str:
+        return f"vectors of {self.target.vector_nbytes} bytes"
+
+
+def _fitting(nests: Sequence[Nest], target: Target) -> list[Target]:
+    """With vectors that products fill, see Notes [Small products] and [Few columns]."""
     nest, *others = nests
-    operands = {side.value.type.dtype for side in (nest.left, nest.right)}
-    if others or {*operands, nest.total} != {nest.dtype} or not nest.dtype.is_float:
-        return target
-    extents = [var.extent for var in (*nest.axes, *nest.reduce)]
+    if others or not nest.dtype.is_float:
+        return [target]
     full, nbytes = target.lanes(nest.dtype), nest.dtype.itemsize
+    extents = [var.extent for var in (*nest.axes, *nest.reduce)]
     whole = math.gcd(full, *extents)
-    if whole == full or math.prod(extents) > _FEW * whole:
-        return target
-    part = whole / full
-    return replace(target, vector_nbytes=whole * nbytes, peak_flops=part * target.peak_flops)
+    is_small = whole < full and math.prod(extents) <= _FEW * whole
+    if is_small and {*_dtypes(nest), nest.total} == {nest.dtype}:
+        return [target.with_vectors(whole * nbytes)]
+    short = nbytes << (_few_columns(nest, full // 2) - 1).bit_length()
+    return [target, target.with_vectors(short)] if short >= _SHORTEST_NBYTES else [target]
+
+
+def _dtypes(nest: Nest) -> list[DType]:
+    return [side.value.type.dtype for side in (nest.left, nest.right)]
+
+
+def _few_columns(nest: Nest, most: int) -> int:
+    """Along the longest axis of an operand that has so many columns at most; 1 where none has."""
+    for side, other in ((nest.left, nest.right), (nest.right, nest.left)):
+        own = [var.extent for var in nest.axes if var in side.depends - other.depends]
+        if 1 < math.prod(own) <= most:
+            return max(own)
+    return 1
 
 
 class Products:

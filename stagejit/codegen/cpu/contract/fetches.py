@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from stagejit.codegen.cpu.contract.packing import View
-from stagejit.codegen.cpu.contract.tiling import Steps, Tiling
+from stagejit.codegen.cpu.contract.tiling import NextTile, Steps, Tiling
 from stagejit.codegen.ir.nodes import Value as Register
 from stagejit.codegen.nest.emitter import Emitter
 from stagejit.codegen.nest.groups import Split
@@ -42,21 +42,21 @@ class Fetches:
         if tiling.near and self.loops:
             self._near(self.loops[-1])
         if tiling.next_tile is not None and not tiling.across:
-            self._next_rows(*tiling.next_tile)
+            self._next_rows(tiling.next_tile)
 
     def beside(self, operand: int, at: Register) -> None:
         """What is asked for as a vector of an operand is read."""
-        number, along = self.tiling.next_tile or (None, None)
-        if along is not None and number == operand and self.tiling.across:
-            view = self.operands[operand]
-            self.emitter.b.prefetch(view.buffer, at + view.constant({along: self.sizes[along]}))
+        asked = self.tiling.next_tile
+        if asked is not None and asked.operand == operand and self.tiling.across:
+            view, rows = self.operands[operand], self.sizes[asked.along] * asked.tiles
+            self.emitter.b.prefetch(view.buffer, at + view.constant({asked.along: rows}))
 
-    def _next_rows(self, number: int, along: Var) -> None:
-        """Of the rows of the next tile, which lie behind those of this one, a piece each step, in
-        the order of memory."""
-        view, rows = self.operands[number], self.sizes[along]
+    def _next_rows(self, asked: NextTile) -> None:
+        """Of the rows of another tile, a piece each step, in the order of memory."""
+        view, rows = self.operands[asked.operand], self.sizes[asked.along]
         step = self.emitter.elements.position.env[self.loops[-1].var]
-        self._lines(view, self.starts[number] + view.constant({along: rows}) + step * rows, rows)
+        first = view.constant({asked.along: rows * asked.tiles})
+        self._lines(view, self.starts[asked.operand] + first + step * rows, rows)
 
     def _next_block(self) -> None:
         """What the next block reads of the vector operand, so that lines come from memory one by

@@ -18,6 +18,15 @@ from stagejit.codegen.nest.spans import Span
 from stagejit.index.affine import Affine, Var
 
 
+class NextTile(NamedTuple):
+    """What tiles ask for: what the one after so many `tiles` `along` an axis reads of the operand
+    with this number, which lies behind their own."""
+
+    operand: int
+    along: Var
+    tiles: int = 1
+
+
 @dataclass(frozen=True)
 class Tiling:
     """How a nest runs.
@@ -28,12 +37,11 @@ class Tiling:
     `k_block` steps; those before it then take one step a block. ahead: each of them fetches what
     the next one reads of the vector operand. near: how many steps before they read a line that
     follows the one before tiles bring it to the first cache, or to the second one where it comes
-    from further away (`near_cache`); 0: it comes when it is read. next_tile: the number of the
-    operand of which tiles bring what the next one along an axis reads, which lies behind their own,
-    and that axis. cut: the reduction axis of which the last part has fewer steps. panels: what is
-    packed with lanes lies tile by tile, see Note [Panels of scratch]. depth: steps at once of
-    tiles in registers of matrices; 0: they are in vectors. goes_by_rows: tiles read one row of an
-    operand of dot products after the other, because several share a page of memory.
+    from further away (`near_cache`); 0: it comes when it is read. next_tile: what they bring for
+    another one, if anything. cut: the reduction axis of which the last part has fewer steps.
+    panels: what is packed with lanes lies tile by tile, see Note [Panels of scratch]. depth: steps
+    at once of tiles in registers of matrices; 0: they are in vectors. goes_by_rows: tiles read one
+    row of an operand of dot products after the other, because several share a page of memory.
     """
 
     lane: Var | None
@@ -47,7 +55,7 @@ class Tiling:
     ahead: bool = False
     near: int = 0
     near_cache: int = 1
-    next_tile: tuple[int, Var] | None = None
+    next_tile: NextTile | None = None
     cut: Var | None = None
     panels: bool = True
     depth: int = 0
@@ -73,8 +81,9 @@ class Tiling:
             into = ("first", "second")[self.near_cache - 1]
             return f"each step brings what is read {self.near} steps later to the {into} cache"
         if self.next_tile is not None:
-            side = ("left", "right")[self.next_tile[0]]
-            return f"each tile asks for what the next one reads of the {side} operand"
+            side, tiles = ("left", "right")[self.next_tile.operand], self.next_tile.tiles
+            which = "the next one" if tiles == 1 else f"the one {tiles} tiles later"
+            return f"each tile asks for what {which} reads of the {side} operand"
         return ""
 
     @property

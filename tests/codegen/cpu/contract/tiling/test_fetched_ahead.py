@@ -123,7 +123,7 @@ def test_dot_products_with_rows_side_by_side_ask_for_the_next_tile(
     found = plan(scores, *shapes, target=cpu_named(cpu))
     if columns == 64:
         assert found.tiling.lane in found.tiling.reduce
-    number, along = found.tiling.next_tile or (None, None)
-    assert (number == 1) == asks
-    assert along is None or along.extent == 256  # rows, not the next head of the same rows
+    asked = found.tiling.next_tile
+    assert (asked is not None and asked.operand == 1) == asks
+    assert asked is None or asked.along.extent == 256  # rows, not the next head of the same rows
     assert ("fetch" in [choice.name for choice in found.choices]) == asks

@@ -113,9 +113,9 @@ def test_tiles_of_all_columns_ask_for_the_rows_of_the_next_one(
 ) -> None:
     """Where several share a page, and each is read by one tile."""
     found = plan(columns_of, (elements // k, k), (k, n), target=cpu_named(name))
-    number, along = found.tiling.next_tile or (None, None)
-    assert (number == 0) == asks
-    assert along is None or along.extent == elements // k
+    asked = found.tiling.next_tile
+    assert (asked is not None and asked.operand == 0) == asks
+    assert asked is None or asked.along.extent == elements // k
     assert ("fetch" in [choice.name for choice in found.choices]) == asks
 
 
