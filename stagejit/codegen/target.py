@@ -138,16 +138,13 @@ class Target(Machine):
     @remembered  # one object, which is found at once where things are kept for each target
     def with_short_vectors(self) -> Target:
         """The same, with vectors of half the length."""
-        return replace(self, vector_nbytes=self.vector_nbytes // 2, peak_flops=self.peak_flops / 2)
+        return self.with_vectors(self.vector_nbytes // 2)
 
     def with_vectors(self, nbytes: int) -> Target:
-        """The same, with shorter ones. Where a core has one port for the longest, that is made of
-        two halves, which are two ports for others."""
+        """The same, with shorter ones: two halves of a port for the longest are ports for them."""
         ports = self.fma_ports if nbytes == self.vector_nbytes else max(self.fma_ports, 2)
-        part = nbytes * ports / (self.vector_nbytes * self.fma_ports)
-        return replace(
-            self, vector_nbytes=nbytes, fma_ports=ports, peak_flops=part * self.peak_flops
-        )
+        flops = self.peak_flops * nbytes * ports / (self.vector_nbytes * self.fma_ports)
+        return replace(self, vector_nbytes=nbytes, fma_ports=ports, peak_flops=flops)
 
     @property
     def masks_lanes(self) -> bool:

@@ -26,7 +26,7 @@ from stagejit.codegen.elements.abreast import Rows, lane_of, picked
 from stagejit.codegen.elements.lookups import looked_up
 from stagejit.codegen.elements.overlays import from_rows, overlaid
 from stagejit.codegen.elements.phases import Place, WaitingStores
-from stagejit.codegen.elements.positions import clamped, is_inside
+from stagejit.codegen.elements.positions import clamped, fits_i32, is_inside
 from stagejit.codegen.elements.register_tiles import Tile
 from stagejit.codegen.elements.windows import Window
 from stagejit.codegen.ir.builder import Builder
@@ -187,7 +187,7 @@ class Elements(Rows):
         return overlaid(self, op, index)
 
     def counted(self, op: Op, part: Affine) -> Register:
-        narrow = part.range()[1] < 2**31
+        narrow = fits_i32(part)
         number = self.lane_index(part, narrow=narrow)
         return vmath.convert(self.b, number, i32 if narrow else i64, op.result.type.dtype)
 
@@ -288,8 +288,7 @@ class Elements(Rows):
         return table_width(terms, self.position.lanes, buffer.elem.bits // 8, self.machine)
 
     def _lane_offset(self, offset: Affine) -> Register:
-        lo, hi = offset.range()
-        return self.lane_index(offset, narrow=lo >= 0 and hi < 2**31)
+        return self.lane_index(offset, narrow=offset.range()[0] >= 0 and fits_i32(offset))
 
     def _phase(self, uniform: Affine, stride: int) -> tuple[Affine, int]:
         """(where lane 0 of phase 0 is, the phase), by the loops whose position is a number. The

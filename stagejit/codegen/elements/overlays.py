@@ -18,7 +18,7 @@ import operator
 from functools import reduce
 
 from stagejit.base.machine import Machine
-from stagejit.codegen.elements.positions import Positions, clamped, is_inside
+from stagejit.codegen.elements.positions import Positions, clamped, fits_i32, is_inside
 from stagejit.codegen.ir.nodes import I32, I64, Buffer
 from stagejit.codegen.ir.nodes import Value as Register
 from stagejit.codegen.ir.strides import picked
@@ -113,7 +113,7 @@ def _chosen(at: Positions, op: Op, index: Index) -> Register:
         extent = above.shape[axis]
         coeff, _, varying = at.split(place[axis])
         masked = coeff == 1 and not varying and not rest.terms and not rest.const
-        number = at.lane_index(place[axis], narrow=masked)
+        number = at.lane_index(place[axis], narrow=masked and fits_i32(place[axis]))
         fits = is_inside(b, number, extent)
         inside.append(fits)
         if rest.terms or rest.const:

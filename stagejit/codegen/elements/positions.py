@@ -39,6 +39,12 @@ class Position:
     wanted: frozenset[int] | None = None
 
 
+def fits_i32(form: Affine) -> bool:
+    """Whether all that an index may be has 32 bits."""
+    lo, hi = form.range()
+    return lo >= -(2**31) and hi < 2**31
+
+
 class Positions(Walk[Register]):
     """A builder, and where it writes; what was evaluated elsewhere is evaluated again."""
 
@@ -128,7 +134,10 @@ class Positions(Walk[Register]):
         return operand // var.divisor if var.kind == "div" else operand % var.divisor
 
     def lane_index(self, affine: Affine, *, narrow: bool = False) -> Register:
-        """An index as i64 (i32 if `narrow`): a scalar if uniform, one number per lane otherwise."""
+        """An index as i64 (i32 if `narrow`, which has to fit): a scalar if uniform, one number per
+        lane otherwise."""
+        if narrow and not fits_i32(affine):
+            raise InternalError(f"{affine} has more than 32 bits", step="codegen")
         coeff, uniform, varying = self.split(affine)
         elem = I32 if narrow else I64
         base = self.scalar_index(uniform)
@@ -151,7 +160,7 @@ class Positions(Walk[Register]):
         if var in self.position.env:
             return self.position.env[var]
         assert var.operand is not None
-        narrow = var.operand.range()[1] < 2**31
+        narrow = fits_i32(var.operand)
         operand = self.lane_index(var.operand, narrow=narrow)
         divided = operand // var.divisor if var.kind == "div" else operand % var.divisor
         return self.b.cast("zext", divided, "i64") if narrow else divided

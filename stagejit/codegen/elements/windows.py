@@ -20,7 +20,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from stagejit.codegen.elements.positions import Positions, clamped, is_inside
+from stagejit.codegen.elements.positions import Positions, clamped, fits_i32, is_inside
 from stagejit.codegen.ir.builder import Builder
 from stagejit.codegen.ir.nodes import I32, element_type
 from stagejit.codegen.ir.nodes import Value as Register
@@ -196,8 +196,7 @@ class Window:
 
     def _lanes_at(self, part: Affine) -> Register:
         """Where each lane is along an axis, perhaps before its first element."""
-        low, high = part.range()
-        return self.elements.lane_index(part, narrow=max(-low, high) < 2**31)
+        return self.elements.lane_index(part, narrow=fits_i32(part))
 
     # ------------------------------------------------------------------ taps
 
