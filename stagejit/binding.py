@@ -23,6 +23,7 @@ from stagejit.api import Traceable, jit, require_known
 from stagejit.base.extension import line_of
 from stagejit.base.numbers import counted
 from stagejit.base.threads.locks import new_lock
+from stagejit.base.threads.other_threads import on_another_thread
 from stagejit.errors import OptionsError
 from stagejit.options import Options
 from stagejit.runtime.cpu import snapshots
@@ -178,8 +179,9 @@ class Bound(Traceable):
 
         Waits for all that has been called before. A call on another thread meanwhile computes with
         the old weights or the new ones, never with some of both, also where XLA runs an equation
-        between what reads them (`plan.delegated`). Raises OptionsError, and changes nothing, where
-        the structure, a shape, a type or a number differs.
+        between what reads them (`plan.delegated`). One that a signal interrupts has changed all of
+        them, or is about to, or none. Raises OptionsError, and changes nothing, where the
+        structure, a shape, a type or a number differs.
         """
         leaves, tree = jax.tree_util.tree_flatten_with_path(params)
         if tree != self._tree:
@@ -206,7 +208,7 @@ class Bound(Traceable):
             wait_for_calls()  # which may still read the weights
             arrays = {weight: array for weight, (array, _) in new.items()}
             made: dict[Any, Reading] = {}
-            while not _replace(new, made):
+            while not on_another_thread(lambda: _replace(new, made)):  # noqa: B023 - called now
                 made = {table: table.reading(arrays) for table in tables_of(new)}
             for weight in new:
                 weight.let_go_unless_read()
@@ -291,7 +293,7 @@ def _words(words: Sequence[int]) -> Any:
 
 def _value(weight: Weight) -> Any:
     """The weight where a function is traced."""
-    return weight_p.bind(weight=weight)  # type: ignore[no-untyped-call]
+    return weight_p.bind(weight=weight)
 
 
 def _name(path: Any) -> str:
@@ -368,7 +370,7 @@ def _require_same(weight: Weight, array: Any) -> None:
 
 def _replace(new: Mapping[Weight, tuple[Any, bool]], made: Mapping[Any, Reading]) -> bool:
     """Unless a program that reads them, or another weight that it reads, is a new one meanwhile.
-    Nothing here waits, where a signal could stop an update half-way."""
+    On a thread that no signal interrupts, so that no update stops half-way."""
     with changing:
         if any(table not in made for weight in new for table in weight.tables):
             return False

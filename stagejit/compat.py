@@ -22,7 +22,7 @@ import numpy as np
 
 # `jax.extend.source_info_util` publishes only `summarize`, which gives text, not the frames that a
 # caller may want to skip (ours), nor the function's name.
-# `config` knows what traces depend on beside types, all of it in one tuple.
+# `config` knows what traces depend on beside types, in one tuple, and whether they fold constants.
 # `traceback_util` has no public counterpart: it is what keeps JAX's own frames out of tracebacks.
 # `util` has the set of types that JAX's caches remember weakly.
 # Of the dtypes that JAX adds to NumPy's (PRNG keys), only `core` knows what they are made of, and
@@ -47,6 +47,11 @@ Jaxpr = jex_core.Jaxpr
 _INTEGERS = frozenset({int})
 _has_trees = importlib.util.find_spec("jax._src.flattree") is not None
 _flattree: Any = importlib.import_module("jax._src.flattree") if _has_trees else None
+
+
+def unfolded() -> Any:
+    """A context in which primitives without traced operands stay in a trace."""
+    return config.eager_constant_folding(False)
 
 
 def trace_context() -> Any:

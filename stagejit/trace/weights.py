@@ -25,7 +25,7 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
 from stagejit.base.threads.locks import new_lock
-from stagejit.compat import constant_array, remembered_weakly, type_of
+from stagejit.compat import constant_array, remembered_weakly, type_of, unfolded
 from stagejit.errors import GoneError
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.ops.control import bodies_of, read_from_outside
@@ -281,7 +281,15 @@ def readers_of(content: Content) -> list[tuple[Any, Weight]]:
         return [(table, weight) for weight in content.weights for table in weight.tables]
 
 
-weight_p = Primitive("stagejit_weight")
+class _Weights(Primitive):
+    """Has no operands, and stands for no constant: it stays in a trace where JAX folds those."""
+
+    def bind(self, *args: Any, **params: Any) -> Any:
+        with unfolded():
+            return super().bind(*args, **params)  # type: ignore[no-untyped-call]
+
+
+weight_p = _Weights("stagejit_weight")
 weight_p.def_impl(lambda weight: weight.array)  # type: ignore[no-untyped-call]
 weight_p.def_abstract_eval(lambda weight: weight.aval)  # type: ignore[no-untyped-call]
 

@@ -31,7 +31,7 @@ from jax import lax
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
-from stagejit.compat import Literal
+from stagejit.compat import Literal, unfolded
 from stagejit.errors import GoneError
 from stagejit.graph.ir import Value
 from stagejit.trace.calls.inline import called_jaxpr
@@ -92,7 +92,8 @@ def _check(then: Any, now: Any, *, function: str) -> Any:
     def fail() -> Any:
         what: Any = jax.ShapeDtypeStruct(now.shape, now.dtype)  # type: ignore[no-untyped-call]
         called = functools.partial(refuse, function)
-        return jax.pure_callback(called, what, vmap_method="sequential")
+        with unfolded():  # it is called in a program alone
+            return jax.pure_callback(called, what, vmap_method="sequential")
 
     return lax.cond(_is_gone(then, now), fail, lambda: now)
 
