@@ -1,10 +1,15 @@
-"""A signal may come at every moment of an update: it has changed all weights then, or none."""
+"""A signal may come at every moment of an update: it has changed all weights then, or none.
+
+But not in the middle of JAX's own contexts, which it may leave open.
+"""
 
 from __future__ import annotations
 
 import gc
 import itertools
 import sys
+import time
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -13,9 +18,9 @@ import jax.numpy as jnp
 import pytest
 
 import stagejit
-from stagejit.binding import changing
 
 SIZE = 8
+OURS = str(Path(stagejit.__file__).parent)
 X = jnp.ones((2, SIZE), jnp.float32)
 LONGER = jnp.ones((3, SIZE), jnp.float32)
 
@@ -38,7 +43,7 @@ def interrupted_update(bound: Any, params: Any, moment: int) -> bool:
 
     def profile(frame: FrameType, event: str, _: Any) -> None:
         nonlocal left
-        if event in ("call", "c_return"):
+        if event in ("call", "c_return") and frame.f_code.co_filename.startswith(OURS):
             left -= 1
             if left == 0:
                 sys.setprofile(None)
@@ -59,8 +64,7 @@ def interrupted_update(bound: Any, params: Any, moment: int) -> bool:
 # What is raised in a callback of a weak reference Python tells, and goes on.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("form", [None, "bf16"])
-@pytest.mark.some(6)
-@pytest.mark.parametrize("first", range(12))
+@pytest.mark.parametrize("first", range(4))
 def test_programs_agree_after_an_interrupt(first: int, form: Any) -> None:
     kept = [weights(number) for number in range(17)]
     bound = stagejit.bind(model, kept[1], **({} if form is None else {"weights": form}))
@@ -76,9 +80,8 @@ def test_programs_agree_after_an_interrupt(first: int, form: Any) -> None:
     known, seen = 1, 0
     for turn in itertools.count():
         number = turn % 15 + 2
-        there_was_one = interrupted_update(bound, kept[number], 1 + first + 12 * turn)
-        with changing:  # what goes on behind an interrupt has come to its end
-            pass
+        there_was_one = interrupted_update(bound, kept[number], 1 + first + 4 * turn)
+        time.sleep(0.01)  # what goes on behind an interrupt comes to its end
         (found,) = {float(program()) for program in programs}
         assert found in (value_of(known), value_of(number))
         seen += found == value_of(number)
