@@ -19,7 +19,7 @@ from jax.experimental import io_callback
 import stagejit
 from stagejit.runtime.cpu import snapshots
 from stagejit.trace.weights import tables_of
-from tests.binding.test_snapshots import FUNCTIONS, TRANSFORMED, XLA_LOOPS, X, params
+from tests.binding.moments.test_snapshots import FUNCTIONS, TRANSFORMED, XLA_LOOPS, X, params
 
 Call = Callable[[Any], Any]
 
