@@ -276,16 +276,19 @@ class Reach:
 
     def rows_held(self, source: Source, packs: bool) -> int:
         """How many rows a tile may read as scalars: the first cache holds so many lines at the
-        places that they fall on, and one of vectors. Where a step of few vectors wants all of them
-        from the second cache, it waits: on two cores of a Zen 4 4 MB of rows of 1024 floats by a
-        matrix of 16 columns take 0.34 ms in tiles of 16 rows, 0.18 in tiles of 7; of 32 columns
-        0.41 and 0.35."""
+        places that they fall on, and, beside few columns, one of these. Where a short step, or one
+        that converts vectors, wants all of them from the second cache, it waits: on two cores of a
+        Zen 4 4 MB of rows of 1024 floats by a matrix of 16 columns take 0.34 ms in tiles of 16
+        rows, 0.18 in tiles of 7; of 32 columns 0.41 and 0.35. 16 such rows by 1024x1024 bytes of
+        weights take 340 us in tiles of 16, 165 of 8."""
         few = self.rows_beside(source) <= _FEW_VECTORS * self.lanes
-        if packs or not few or self.lane is None or self.lane in source.depends:
+        converts = self.vector is not None and self.is_widened(self.vector)
+        wants = self.lane is not None and self.lane not in source.depends and not packs
+        if not wants or not (few or converts):
             return self.steps * self.target.vector_registers
         many = (var for var in self.own_axes(source) if var.extent > WAYS)
         held = (self.lines_held(source.stride(var) * source.dtype.itemsize) for var in many)
-        return min(held, default=self.lines_held(1)) - 1
+        return min(held, default=self.lines_held(1)) - few
 
     def lines_held(self, apart: int) -> int:
         """Of lines that lie so many bytes apart those that the first cache can hold."""

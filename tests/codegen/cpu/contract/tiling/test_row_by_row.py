@@ -5,15 +5,18 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from stagejit.codegen.choices import BY_ROWS
+from stagejit.codegen.generate import kernel_of
 from stagejit.codegen.target import Target, _make
+from stagejit.trace.translate import graph_of
 from tests.codegen.cpu.contract.tiling.plans import cpu_named, plan
 from tests.codegen.cpu.contract.tiling.test_asked_ahead import lines, traffic
-from tests.codegen.regions import Compile, Runner
+from tests.codegen.regions import Compile, Runner, region_of
 from tests.randomness import RNG
 
 MEMORY, LAST_CACHE, SECOND_CACHE = 16 << 20, 2 << 20, 1 << 17  # elements; see `cpu_named`
@@ -141,6 +144,19 @@ def test_rows_at_the_same_place_of_pages_are_few(k: int, n: int, elements: int) 
     found = plan(columns_of, (elements // k, k), (k, n), target=cpu_named("znver4")).tiling
     rows = next(split.most for split in found.splits if split.var.extent == elements // k)
     assert found.lane in found.reduce or any(found.pack) or rows <= 7
+
+
+@pytest.mark.parametrize("k", [1024, 2048])
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, np.int8])
+@pytest.mark.parametrize("rows", [14, 15, 16, 32, 48])
+def test_rows_beside_converted_vectors_are_few_there_too(rows: int, dtype: Any, k: int) -> None:
+    def widened(x: Any, w: Any) -> Any:
+        return x @ w.astype(np.float32)
+
+    args = jax.ShapeDtypeStruct((rows, k), np.float32), jax.ShapeDtypeStruct((k, k), dtype)
+    made = kernel_of(region_of(graph_of(widened, *args)), cpu_named("znver4"))
+    (tile,) = (choice.reason for choice in made.choices if choice.name == "tile")
+    assert "left packed" in tile.split(":")[0] or int(tile.split()[0]) <= 8
 
 
 @pytest.mark.parametrize("k", [1000, 1040, 1100])
