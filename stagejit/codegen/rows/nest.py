@@ -1,8 +1,8 @@
 """`RowNest`: the loops of a `reduce` region, and what all policies for them share.
 
 Input: planned by `plan.py`. Output: `RowPolicy`, the base of those of each target. Invariant:
-within a pass the order of accumulation depends on shapes and lanes only, never on how many workers
-there are.
+within a pass the order of accumulation depends on the kernel alone, which is made for a machine,
+never on which of its workers takes what.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Input: a `VectorNest` whose vector variable is kept. Output: the tree of the kernel. Long rows
 stream past in blocks while a panel of accumulators stays in the nearest cache; short ones are
 unrolled and stay in registers. Invariant: as in `codegen/rows/nest.py`; an item is a panel, and
-results do not depend on its width.
+results do not depend on its width, but on whether rows go one by one.
 
 Note [Rows of a panel]: elements of several rows are merged before they meet the accumulator, which
 is then stored less often. From memory that is slower where some rows lie on a page, of which lines
