@@ -2,7 +2,7 @@
 
 Input: sums of a tile that are one element each, or of which each is the sum of the lanes of a
 vector, and their places. Output: vectors, and their places. Invariant: each sum is in one of them;
-lanes are added as `Builder.reduce` adds them, halves meeting until one lane is left.
+lanes are added in pairs, until one is left.
 
 Note [Joined sums]: what is read as a vector, as the next turn of a loop or an epilogue reads it, a
 core hands on from the store before only if that one store holds all of it. Behind stores of single
@@ -25,16 +25,11 @@ Placed = tuple[int, Register]
 
 def joined(b: Builder, sums: Sequence[Placed], lanes: int, *, across: bool) -> Iterator[Placed]:
     """Vectors of at most `lanes` sums. across: each is the sum of the lanes of a vector."""
-    terms = max(sums[0][1].type.lanes, 1) if across else 1
-    for group in _groups(
-        sorted(sums, key=itemgetter(0)), min(lanes, terms) if terms > 1 else lanes
-    ):
-        (place, first), *others = group
+    terms = sums[0][1].type.lanes if across else 0
+    most = min(lanes, terms) if terms > 1 else lanes
+    for group in _groups(sorted(sums, key=itemgetter(0)), most):
         totals = [total for _, total in group]
-        if terms > 1:
-            yield place, lane_sums(b, totals)
-        else:
-            yield place, _of_elements(b, totals) if others else first
+        yield group[0][0], lane_sums(b, totals) if terms > 1 else _of_elements(b, totals)
 
 
 def _groups(sums: Sequence[Placed], lanes: int) -> Iterator[Sequence[Placed]]:
