@@ -75,8 +75,10 @@ class OwnFirst:
                 continue
             if found is not None and not isinstance(found, Layout):
                 raise each.fault(f"returned a {found.__class__.__name__}, and no Layout")
-            if found is not None and not found.fits(type.shape):
-                raise each.fault(f"returned {found}, which is no layout of {type}")
+            # One of another rank that changes nothing has become the row-major one, which fits all.
+            if found is not None and not (found.fits(type.shape) and found.ranks <= {type.rank}):
+                told = str(found) or f"one of {' and '.join(map(str, sorted(found.ranks)))} axes"
+                raise each.fault(f"returned {told}, which is no layout of {type}")
             return each.name, found
         return NAME, self.otherwise(encoding, type)
 

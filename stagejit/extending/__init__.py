@@ -66,6 +66,7 @@ from stagejit.extending.checks import (
     beside,
     changed,
     checked_backend,
+    cpu_like,
     function_of,
     guarded,
     known_functions,
@@ -98,10 +99,6 @@ __all__ = [
 ]  # fmt: skip
 
 Decorator = Callable[[Callable[..., Any]], Extension]
-_CPUS: dict[str, Callable[[], Target]] = {
-    "native": Target.host, "avx512": Target.avx512, "avx2": Target.avx2, "sse2": Target.sse2,
-    "neon": Target.neon,
-}  # fmt: skip
 
 
 # ------------------------------------------------------------------------------------- rewrites
@@ -246,6 +243,7 @@ def op(
     translate: Callable[..., Any] | None = None,
     cpu: Callable[..., Any] | None = None,
     cuda: Callable[..., Any] | None = None,
+    parts: bool = False,
 ) -> Extension:
     """An op kind, called as the kind.
 
@@ -256,6 +254,7 @@ def op(
     primitive, translate: of JAX or of yours, and what it becomes, see `translation`; by default one
         op of this kind, with the primitive's parameters as attributes.
     cpu, cuda: its kernels, as functions that `schedule` takes.
+    parts: whether it is written for elements that are made of others, see `translation`.
     Under Options(verify=True) its `code`, and small kernels on a CPU, are compared with its
     `interpret` at random elements, where they are made, and a difference is an ExtensionError.
     Raises OptionsError for a kind that there is, or that is called as something else is.
@@ -265,32 +264,39 @@ def op(
     if is_defined(kind):
         raise wrong(f"there is an op kind {kind!r} already", loc, "choose another name")
     declared = guarded(definition, Extension(name, loc=loc))
-    parts: list[Extension] = [OwnOp(name, declared, loc=loc)]
+    made_of: list[Extension] = [OwnOp(name, declared, loc=loc)]
     if primitive is not None:
-        parts.append(OwnTranslation(name, primitive, translate or as_one(kind), loc=loc))
+        rule = translate or as_one(kind)
+        made_of.append(OwnTranslation(name, primitive, rule, parts, loc=loc))
     elif translate is not None:
         raise wrong(f"op {kind!r} is translated to from no primitive", loc, "give primitive=")
     for backend, function in (("cpu", cpu), ("cuda", cuda)):
         if function is None and definition.is_pointwise:
             continue
         given = function or nothing(kind, backend, loc)
-        parts.append(OwnPolicy(name, given, frozenset((kind,)), backend, summary(given), loc=loc))
-    return Bundle(name, tuple(parts), loc=loc)
+        made_of.append(OwnPolicy(name, given, frozenset((kind,)), backend, summary(given), loc=loc))
+    return Bundle(name, tuple(made_of), loc=loc)
 
 
-def translation(name: str, primitive: jax.extend.core.Primitive) -> Decorator:
+def translation(
+    name: str, primitive: jax.extend.core.Primitive, *, parts: bool = False
+) -> Decorator:
     """What a primitive becomes, by a function `(emit, site, *operands) -> Value or Values`.
 
     emit: appends ops, by `emit.build(kind, operands, **attributes)` and a method for each of the
         usual ones. site: `params`, those of the equation; `results`, the types that it has, which
         what is returned must have. Raising `writing.Unsupported(reason)` declines.
     primitive: JAX's own may be translated anew.
+    parts: whether it is asked, too, where elements are made of others, which then are the last axes
+        of operands and of results: complex numbers (pairs), keys (words), numbers of 4 and 8 bits
+        (bytes); `site.inputs` and `site.outputs` have the types as JAX has them. By default such
+        equations are declined, and an ExtensionError where nobody else computes the primitive.
     Raises OptionsError for a name that is taken.
     """
 
     def made(function: Callable[..., Any]) -> Extension:
         loc = named(name, line_of(function_of(function, line_of())))
-        return OwnTranslation(name, primitive, function, loc=loc)
+        return OwnTranslation(name, primitive, function, parts, loc=loc)
 
     return made
 
@@ -382,9 +388,7 @@ def cpu(name: str, *, like: str = "native", **numbers: Any) -> Extension:
     Raises OptionsError for a name that is taken, another `like` or number.
     """
     loc = named(name, line_of())
-    if like not in _CPUS:
-        raise wrong(f"there is no CPU {like!r} to be like", loc, f"give one of {', '.join(_CPUS)}")
-    return OwnMachine(name, changed(_CPUS[like](), name, numbers, loc), loc=loc)
+    return OwnMachine(name, changed(cpu_like(like, loc), name, numbers, loc), loc=loc)
 
 
 def gpu(name: str, *, like: str = "H200", **numbers: Any) -> Extension:

@@ -18,6 +18,7 @@ from stagejit.base.extension import Extension
 from stagejit.base.loc import Loc
 from stagejit.base.machine import Machine
 from stagejit.codegen.own import checked_code
+from stagejit.codegen.target import Target
 from stagejit.errors import ExtensionError, OptionsError
 from stagejit.graph.definition import OpDef, require, states_its_types
 from stagejit.graph.functions import MAP_FUNCTIONS
@@ -28,6 +29,10 @@ _MACHINES = {"cpu": "a CPU", "cuda": "a GPU"}
 BACKENDS = tuple(_MACHINES)
 VECTORS_NBYTES = (8, 16, 32, 64, 128)  # of registers; kernels hold a vector in several, if need be
 _NUMBERS = "biufV"  # kinds of NumPy's types; V has those of `ml_dtypes`
+_CPUS: dict[str, Callable[[], Target]] = {
+    "native": Target.host, "avx512": Target.avx512, "avx2": Target.avx2, "sse2": Target.sse2,
+    "neon": Target.neon,
+}  # fmt: skip
 M = TypeVar("M", bound=Machine)
 
 
@@ -96,6 +101,13 @@ def beside(loc: Loc, known: Sequence[str], before: str, after: str) -> tuple[str
     """The step, one of those that are known, and whether the place is after it."""
     one_place(loc, known, before=before, after=after)
     return before or after, bool(after)
+
+
+def cpu_like(name: str, loc: Loc) -> Target:
+    """A CPU by its name. Raises OptionsError."""
+    if name not in _CPUS:
+        raise wrong(f"there is no CPU {name!r} to be like", loc, f"give one of {', '.join(_CPUS)}")
+    return _CPUS[name]()
 
 
 def summary(function: Callable[..., Any]) -> str:

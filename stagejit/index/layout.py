@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -26,14 +26,18 @@ class Layout:
     tiles: elements of a tile along each axis; empty for 1 along all of them. An axis whose extent
         is no multiple of that has its last tiles filled up.
     padding: elements of room behind the end of each axis, before it is cut; empty for none.
+    ranks: of arrays that it was written for, as its parts had it, also those that are empty now.
     """
 
     order: tuple[int, ...] = ()
     tiles: tuple[int, ...] = ()
     padding: tuple[int, ...] = ()
+    ranks: frozenset[int] = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         """A part that changes nothing is empty."""
+        lengths = frozenset(map(len, (self.order, self.tiles, self.padding))) - {0}
+        object.__setattr__(self, "ranks", lengths)
         if self.order == tuple(range(len(self.order))):
             object.__setattr__(self, "order", ())
         if set(self.tiles) == {1}:

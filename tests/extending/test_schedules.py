@@ -110,6 +110,30 @@ def test_a_schedule_that_fails_is_named(made: Any, what: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("kinds", "axis", "what"),
+    [
+        (
+            "reduce",
+            1,
+            r"no lines of a reduce whose operand is f32\[33,100\], and whose result is f32",
+        ),
+        ("contract", 1, "no lines of a contract whose operand is"),
+        ("cumulative", 2, "has no axis 2"),
+        ("cumulative", -1, "has no axis -1"),
+    ],
+)
+def test_lines_that_there_are_not(kinds: str, axis: int, what: str) -> None:
+    own = extending.schedule("mine", kinds=kinds)(
+        lambda region, machine: w.lines_of(region, machine, axis=axis)
+    )
+    f = stagejit.jit(
+        lambda x: (x.sum(1), jnp.cumsum(x, 0), x @ x.T), options=stagejit.Options(extensions=own)
+    )
+    with pytest.raises(ExtensionError, match=what):
+        f(np.ones((33, 100), np.float32))
+
+
+@pytest.mark.parametrize(
     ("kinds", "what", "next_step"),
     [("mapp", "'mapp'", "did you mean 'map'?"), ("map sorted", "'sorted'", "did you mean 'sort'?")],
 )
@@ -154,14 +178,34 @@ def test_a_resolver_packs_in_other_tiles(columns: int) -> None:
     assert [d.applied for d in told] == [True]
 
 
-def test_a_layout_that_is_none_is_refused() -> None:
+@pytest.mark.parametrize(
+    "layout",
+    [
+        w.Layout(order, tiles, padding)
+        for order in [(), (0,), (0, 1), (1, 0), (0, 1, 2), (2, 1, 0)]
+        for tiles in [(), (1,), (8,), (1, 1), (1, 4), (1, 1, 1), (1, 1, 4)]
+        for padding in [(), (0,), (0, 0), (0, 0, 0)]
+        if {len(order), len(tiles), len(padding)} - {0, 2}
+    ],
+    ids=repr,
+)
+def test_a_layout_of_another_rank_is_refused(layout: w.Layout) -> None:
+    """Whether or not it changes anything."""
+
     @extending.resolver("odd")
     def odd(encoding: w.Encoding, type: w.TensorType, machine: Any) -> Any:
-        return w.Layout((2, 1, 0), (1, 1, 4))
+        return layout
 
     bound = stagejit.bind(lambda b, a: a @ b, B, options=stagejit.Options(extensions=odd))
     with pytest.raises(ExtensionError, match="which is no layout of f32"):
         bound(A)
+
+
+@pytest.mark.parametrize("layout", [w.Layout(), w.Layout((0, 1)), w.Layout((), (1, 1))], ids=repr)
+def test_a_layout_that_changes_nothing_is_taken(layout: w.Layout) -> None:
+    own = extending.resolver("plain")(lambda encoding, type, machine: layout)
+    bound = stagejit.bind(lambda b, a: a @ b, B, options=stagejit.Options(extensions=own))
+    assert "f32[70,90] weight 0" in bound.plan(A).as_text()
 
 
 # -- machines

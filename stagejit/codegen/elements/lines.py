@@ -17,14 +17,27 @@ from stagejit.codegen.ir.nodes import Value as Register
 from stagejit.codegen.places.footprint import Footprint
 from stagejit.codegen.places.loops import Loops, Walked, loops_of
 from stagejit.codegen.places.space import Space
+from stagejit.errors import OptionsError
 from stagejit.index.affine import Affine, Index
 
 
 def lines_of(region: ClosedRegion, target: Machine, axis: int, *, backwards: bool = False) -> Loops:
     """Loops in three groups: before, along and after an axis. backwards: from the last element of a
-    line to the first."""
+    line to the first. Raises OptionsError for an anchor whose operands are not of the shape of its
+    results, such as a sum, and for an axis that these have not."""
     op = region.anchor_op
     shape = op.results[0].shape
+    for operand in op.operands:
+        if operand.shape != shape:
+            raise OptionsError(
+                f"there are no lines of a {op.kind} whose operand is {operand.type}, and whose "
+                f"result is {op.results[0].type}: at an index of the result it has no element",
+                next_step="decline what has other shapes: extending.declined(reason)",
+            )
+    if axis not in range(len(shape)):
+        raise OptionsError(
+            f"{op.results[0].type} has no axis {axis}", next_step="give one from 0 on"
+        )
 
     def walk(footprint: Footprint, index: Index) -> Walked:
         if backwards:

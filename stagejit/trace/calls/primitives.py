@@ -112,6 +112,12 @@ def implementation(primitive: Primitive) -> Callable[..., Any] | None:
     return getattr(primitive, "impl", None) if jax_name(primitive) is None else None
 
 
+def has_meaning(primitive: Primitive) -> bool:
+    """Whether anybody says what a primitive computes: JAX, XLA, `inline` or its own `impl`."""
+    is_known = primitive in _registered or jax_name(primitive) is not None
+    return is_known or _lowering_rule(primitive) is not None or "impl" in vars(primitive)
+
+
 def _lowering_rule(primitive: Primitive) -> Any:
     """The rule that lowers a primitive for the CPU. `register_lowering` fills these tables; JAX
     offers no reader for them."""
