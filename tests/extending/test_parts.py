@@ -63,7 +63,7 @@ def test_each_type_of_elements(dtype: str, by: str, parts: bool, delegate: bool)
             if parts or dtype in NUMBERS:
                 assert bool((made(x) == x).all())
                 continue
-            with pytest.raises(ExtensionError, match="mine.* nobody else computes: ") as caught:
+            with pytest.raises(ExtensionError, match=r"mine.* nobody else computes: ") as caught:
                 made(x)
             assert "made of others, which only parts=True takes" in caught.value.what
             assert __file__ in caught.value.loc.file

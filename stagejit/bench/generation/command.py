@@ -19,6 +19,7 @@ from rich.table import Table
 
 from stagejit.base.numbers import nbytes_text
 from stagejit.bench.generation import corpus, measuring
+from stagejit.bench.generation.in_torch import load_torch
 from stagejit.bench.generation.model import GPT2, SMALL, Config, Parameters, parameters
 from stagejit.bench.generation.sampling import State, empty_state
 from stagejit.bench.generation.trained import trained
@@ -59,7 +60,9 @@ class Request:
 
 def run(request: Request, console: Console, progress: Console) -> bool:
     """Prints text and table. True where our logits are those of `jax.jit`, and nothing was left to
-    XLA."""
+    XLA. Raises BenchError, before all else, where PyTorch is asked for and is not there."""
+    if request.seconds and any(name.startswith("torch") for name in request.against):
+        load_torch()
     config = SIZES[request.size]
     if request.size == "small":
         params = trained(config, Schedule(), progress)

@@ -42,14 +42,17 @@ class State(NamedTuple):
     step: Array
 
 
-def train(config: Config, schedule: Schedule, text: Tokens) -> Iterator[tuple[float, Parameters]]:
-    """The loss and the parameters after each step; these belong to the next step."""
-    state = initial(config, schedule)
+def train(
+    config: Config, schedule: Schedule, text: Tokens, begun: State | None = None
+) -> Iterator[tuple[float, State]]:
+    """The loss and the state after each step; that belongs to the next step. begun: the state to go
+    on from."""
+    state = initial(config, schedule) if begun is None else begun
     step = stagejit.jit(functools.partial(train_step, config, schedule), donate_argnums=0)
     tokens = jnp.asarray(text)
-    for _ in range(schedule.steps):
+    for _ in range(int(state.step), schedule.steps):
         state, loss = step(state, tokens)
-        yield float(loss), state.params
+        yield float(loss), state
 
 
 def initial(config: Config, schedule: Schedule) -> State:

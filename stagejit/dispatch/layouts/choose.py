@@ -63,10 +63,9 @@ def _hints(graph: Graph, options: Options) -> Hints:
     values = [*graph.inputs, *(value for op in graph.ops() for value in op.results)]
     if not all(value.type.has_numbers for value in values):
         return found  # what costs less than what is not known for all sizes
-    if options.enabled(hinting.CHANNELS):
-        hinting.channels_last(graph, found)
-    if options.enabled(hinting.INFER):
-        hinting.infer(graph, found)
+    for name, hint in hinting.PASSES:
+        if options.enabled(name):
+            hint(graph, found)
     return found
 
 

@@ -3,15 +3,15 @@
 Input: a graph of dispatches. Output: `LayoutHint`s by memory, and why there is none where one was
 looked for. Invariant: nothing is decided here.
 
-Two passes make hints. `infer-layouts`: what is made of values lies as they do (see `orders.py`), so
-that a transposed argument stays as it came until somebody needs it otherwise. `channels-last`: what
+`PASSES` make hints, in this order, each by the name that switches it off. `channels-last`: what
 convolutions and strided windows read and write lies with its channels innermost, and so does what
-is computed from it element by element.
+is computed from it element by element. `infer-layouts`: what is made of values lies as they do (see
+`orders.py`), so that a transposed argument stays as it came until somebody needs it otherwise.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from stagejit.base.threads.locks import remembered
@@ -174,3 +174,7 @@ def _why(found: Orders) -> str:
         names = sorted({op.kind for op in found.ambiguous})
         return f"{AMBIGUOUS}: operands of {', '.join(names)} lie in different orders"
     return "a view cuts across the axes of what it is made of"
+
+
+Pass = Callable[[Graph, Hints], None]
+PASSES: tuple[tuple[str, Pass], ...] = ((CHANNELS, channels_last), (INFER, infer))

@@ -80,7 +80,7 @@ def _one_encoding(log: Log, value: Value, sets: Sequence[Op]) -> None:
     most = max(sets, key=lambda op: (_flops(log.graph, op.result), -op.id))
     for op in sets:
         if op is most:
-            log.decline(NAME, op, "a constant is packed once for all calls")
+            log.decline(NAME, op, "a constant: packed once, where the target has tiles for it")
             continue
         same = encoding_of(op) == encoding_of(most)
         how = "wanted so twice" if same else f"read as {encoding_of(most)}, which more work wants"

@@ -75,3 +75,11 @@ def test_without_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
     assert isinstance(result.exception, BenchError)
     assert "PyTorch is not installed" in str(result.exception)
     assert "pip install torch" in str(result.exception)
+
+
+def test_without_pytorch_nothing_is_trained_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    monkeypatch.setattr(command, "trained", lambda *given: pytest.fail("trained"))
+    result = run("--against", "jax,torch.compile")
+    assert isinstance(result.exception, BenchError)
+    assert "PyTorch is not installed" in str(result.exception)

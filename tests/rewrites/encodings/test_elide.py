@@ -59,7 +59,7 @@ def test_a_constant_stays() -> None:
       return %q
     }}""")
     assert text.count("set_encoding") == 1
-    assert "a constant is packed once for all calls" in reasons
+    assert "a constant: packed once, where the target has tiles for it" in reasons
 
 
 def test_two_copies_of_a_constant_are_too_many() -> None:
