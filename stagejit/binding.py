@@ -25,6 +25,7 @@ from stagejit.base.numbers import counted
 from stagejit.base.threads.locks import new_lock
 from stagejit.base.threads.other_threads import on_another_thread
 from stagejit.errors import OptionsError
+from stagejit.inspect.weights import WeightTable, table_of
 from stagejit.options import Options
 from stagejit.runtime.cpu import snapshots
 from stagejit.runtime.gradients import held, seams
@@ -252,6 +253,11 @@ class Bound(Traceable):
             for name, error in table.measures.items():
                 found[name] = max(found.get(name, 0.0), error)
         return found
+
+    @property
+    def weights(self) -> WeightTable:
+        """What programs so far read of each array, how that lies, and what reads it: print it."""
+        return table_of(self._weights())
 
     def _weights(self) -> list[Weight]:
         return [leaf for leaf in self._leaves if isinstance(leaf, Weight)]

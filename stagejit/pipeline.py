@@ -44,6 +44,7 @@ from stagejit.graph.definition import OwnOp
 from stagejit.graph.ir import Graph, Value
 from stagejit.graph.verifier import verify as verify_graph
 from stagejit.inspect.profiles import jax_traces
+from stagejit.inspect.weights import readers_of
 from stagejit.options import Options
 from stagejit.rewrites import rewrite_program
 from stagejit.rewrites.encodings import choose, encode_graph
@@ -279,7 +280,8 @@ def _load(c: Compilation) -> None:
     cache, weights = cache_in(c.request.options.cache_dir), None
     if c.sources:
         makers, extensions = evaluations(c.request.options, _loaded), c.request.options.extensions
-        weights = BoundWeights(c.sources, makers, cache, c.measures, extensions)
+        readers = readers_of(c.resolved)
+        weights = BoundWeights(c.sources, makers, cache, c.measures, extensions, readers)
     if isinstance(c.target, Device):
         return _load_on_gpu(c, cache, weights)
     require_here(c.target)

@@ -61,12 +61,14 @@ class BoundWeights:
         cache: ObjectCache | None = None,
         measures: Sequence[Made] = (),
         extensions: tuple[Extension, ...] = (),
+        readers: Sequence[tuple[str, ...]] = (),
     ) -> None:
         """extensions: that decide what is computed. It is found again by those of equal ones, and
-        nothing on disk says which these were."""
+        nothing on disk says which these were. readers: kinds of ops that read each source."""
         self._sources, self._cache = tuple(sources), None if extensions else cache
         self._extensions = extensions
         self._measures = tuple(measures)
+        self.readers = tuple(readers) or ((),) * len(sources)
         self._first: dict[Weight, list[int]] = {}  # sources, by the first weight of each
         for number, source in enumerate(sources):
             first = source.weights[0] if isinstance(source, Made) else source
@@ -163,11 +165,16 @@ class BoundWeights:
     def measures(self) -> dict[str, float]:
         """Numbers about what calls read now, by names of weights: the largest, where a program
         stores several values of them."""
-        numbers, found = self.table.arrays[len(self._sources) :], dict[str, float]()
-        for made, number in zip(self._measures, numbers, strict=True):
+        found: dict[str, float] = {}
+        for made, number in self.errors():
             name = ", ".join(sorted(weight.name for weight in made.weights))
-            found[name] = max(found.get(name, 0.0), float(number))
+            found[name] = max(found.get(name, 0.0), number)
         return found
+
+    def errors(self) -> list[tuple[Made, float]]:
+        """The same, with what measures them."""
+        numbers = map(float, self.table.arrays[len(self._sources) :])
+        return list(zip(self._measures, numbers, strict=True))
 
     def restoring(self, weight: Weight) -> Callable[[], Any] | None:
         """What makes the array of a weight again of what the program reads now, the weight itself
