@@ -49,6 +49,7 @@ from stagejit.index.affine import Affine, Var
 from stagejit.index.encoding import Encoding
 from stagejit.index.layout import Layout
 from stagejit.options import suggested
+from stagejit.rewrites.algebra import scalar_of as number_of
 from stagejit.rewrites.driving.driver import Log
 from stagejit.rewrites.driving.rules import declined
 from stagejit.trace.translation import Unsupported
@@ -117,6 +118,7 @@ __all__ = [
     "kernel",
     "lines_of",
     "loops_of_stores",
+    "number_of",
     "parse",
     "region_seconds",
     "require",

@@ -124,7 +124,7 @@ class WeightTable:
             kept = nbytes_text(row.kept_nbytes) if row.kept_nbytes else "0"
             first = [row.name, row.type, kept]
             nothing = "" if row.reads else "no program reads it"
-            error = f"{row.error:.2g}" if row.error else ""
+            error = "" if row.form is None else f"{row.error:.2g}"
             remarks = "; ".join(filter(None, (nothing, row.not_stored)))
             for read in row.reads or (None,):
                 told = ["", "", ""] if read is None else [
@@ -147,10 +147,11 @@ def table_of(weights: Sequence[Weight]) -> WeightTable:
         for made, error in table.errors():
             for weight in made.weights:
                 errors[weight] = max(errors.get(weight, 0.0), error)
-    return WeightTable(tuple(_row(weight, tables, errors.get(weight, 0.0)) for weight in weights))
+    return WeightTable(tuple(_row(weight, tables, errors.get(weight)) for weight in weights))
 
 
-def _row(weight: Weight, tables: Sequence[Any], error: float) -> WeightRow:
+def _row(weight: Weight, tables: Sequence[Any], error: float | None) -> WeightRow:
+    """error: of what is stored in another form; None where nothing is."""
     read: dict[object, list[tuple[Any, tuple[str, ...]]]] = {}
     for table in tables:
         for (source, array), readers in zip(table.named_arrays(), table.readers, strict=False):
@@ -158,7 +159,7 @@ def _row(weight: Weight, tables: Sequence[Any], error: float) -> WeightRow:
                 key = id(array) if isinstance(source, Made) else weight
                 read.setdefault(key, []).append(((source, array), readers))
     reads = tuple(_read(weight, found) for found in read.values())
-    stored = weight.form if error else None
+    stored = None if error is None else weight.form
     return WeightRow(
         weight.name,
         _type_text(weight.aval.dtype, weight.aval.shape),
@@ -166,7 +167,7 @@ def _row(weight: Weight, tables: Sequence[Any], error: float) -> WeightRow:
         weight.nbytes if weight.is_held or weight.is_read else 0,
         reads,
         stored,
-        error,
+        error or 0.0,
         weight.kept if weight.form and not stored else "",
     )
 

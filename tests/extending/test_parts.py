@@ -112,3 +112,26 @@ def test_what_declines_by_itself_and_nobody_else_computes() -> None:
     made = stagejit.jit(prim.bind, options=stagejit.Options(extensions=picky))
     with pytest.raises(ExtensionError, match="nobody else computes: only on Sundays"):
         made(jnp.ones(3))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_floats_of_16_bits_are_divided_by_type(dtype: str) -> None:
+    """`/` of registers is an instruction, which there is of 32 and 64 bits."""
+
+    def code(b: Any, op: w.Op, elements: Any) -> Any:
+        (x,) = elements
+        of = op.result.type.dtype
+        return w.scalar(b, "div", of, x, w.scalar(b, "add", of, 1.0, w.scalar(b, "abs", of, x)))
+
+    prim = primitive("softsign")
+    x = jnp.linspace(-2, 2, 37, dtype=dtype)
+    by_type = extending.op(dataclasses.replace(SOFTSIGN, code=code), primitive=prim)
+    options = stagejit.Options(extensions=by_type, verify=True)
+    np.testing.assert_allclose(
+        stagejit.jit(prim.bind, options=options)(x).astype(np.float32),
+        (x / (1 + abs(x))).astype(np.float32),
+        rtol=0.02,
+    )
+    plain = stagejit.Options(extensions=extending.op(SOFTSIGN, primitive=prim))
+    with pytest.raises(ExtensionError, match="takes f32 or f64"):
+        stagejit.jit(prim.bind, options=plain)(x)

@@ -358,3 +358,23 @@ def test_a_kind_of_what_makes_operands_is_refused_too() -> None:
         return None
 
     assert "did you mean 'transpose'?" in str(_fault(odd))
+
+
+@pytest.mark.parametrize(
+    ("made", "number"),
+    [
+        ("%v: f32[2,3] = fill %c", 1.5),
+        ("%v: f32[2,3] = const splat(1.5)", None),
+        ("%v: f32[2,3] = map neg %x", None),
+    ],
+)
+def test_the_number_of_a_value(made: str, number: Any) -> None:
+    graph = w.parse(f"""graph @f(%x: f32[2,3]) {{
+      %c: f32[] = const 1.5
+      {made}
+      %y: f32[2,3] = map add %x, %v
+      return %y
+    }}""")
+    (op,) = [each for each in graph.ops() if each.attrs.get("fn") == "add"]
+    assert w.number_of(op.operands[1]) == number
+    assert w.number_of(graph.inputs[0]) is None

@@ -102,6 +102,14 @@ def test_why_one_has_no_form() -> None:
     assert plain.weights.rows[0].not_stored == ""
 
 
+def test_what_loses_nothing_has_a_form_too() -> None:
+    bound = stagejit.bind(lambda w, x: x @ w, jnp.ones((256, 256)), weights="int8")
+    bound(jnp.ones((2, 256)))
+    (row,) = bound.weights.rows
+    assert (row.form, row.error, row.not_stored) == ("int8", 0.0, "")
+    assert str(bound.weights).splitlines()[1].split()[-3:] == ["0", "by", "contract"]
+
+
 def test_as_text() -> None:
     bound = called("int8")
     lines = str(bound.weights).splitlines()
