@@ -29,10 +29,9 @@ acts in compilations whose options have it, and in no other.
 
 All of them: name is what decisions, plans and `Options(disable=...)` call it, and raise
 `OptionsError` at your line for what does not fit. What a function of an extension raises comes out
-of a call, or of `plan`, as `ExtensionError` with the line that raised it, whatever
-`Options(delegate=...)` says; so does what it made, if that is no graph or no kernel. Functions are
-called while a program is compiled, perhaps on several threads, and have to depend on their
-arguments alone.
+of a call, or of `plan`, as `ExtensionError` with the line that raised it, whatever `delegate` is;
+so does what it made, if that is no graph or no kernel. Functions are called while a program is
+compiled, perhaps on several threads, and have to depend on their arguments alone.
 
 Note [Values, not registries]: an extension could join tables of the process, as `stagejit.inline`
 does. Then what a function compiles to would depend on what was imported, and in which order, and
@@ -253,8 +252,7 @@ def op(
         kernels of its own.
     primitive, translate: of JAX or of yours, and what it becomes, see `translation`; by default one
         op of this kind, with the primitive's parameters as attributes.
-    cpu, cuda: its kernels, as functions that `schedule` takes.
-    parts: whether it is written for elements that are made of others, see `translation`.
+    cpu, cuda: its kernels, as functions that `schedule` takes. parts: see `translation`.
     Under Options(verify=True) its `code`, and small kernels on a CPU, are compared with its
     `interpret` at random elements, where they are made, and a difference is an ExtensionError.
     Raises OptionsError for a kind that there is, or that is called as something else is.
@@ -287,10 +285,9 @@ def translation(
         usual ones. site: `params`, those of the equation; `results`, the types that it has, which
         what is returned must have. Raising `writing.Unsupported(reason)` declines.
     primitive: JAX's own may be translated anew.
-    parts: whether it is asked, too, where elements are made of others, which then are the last axes
-        of operands and of results: complex numbers (pairs), keys (words), numbers of 4 and 8 bits
-        (bytes); `site.inputs` and `site.outputs` have the types as JAX has them. By default such
-        equations are declined, and an ExtensionError where nobody else computes the primitive.
+    parts: whether it takes elements that are made of others, along the last axes: complex numbers
+        (pairs), keys (words), numbers of 4 and 8 bits (bytes); `site.inputs` and `site.outputs`
+        have JAX's types. By default such are declined, an ExtensionError if nobody else has them.
     Raises OptionsError for a name that is taken.
     """
 
