@@ -85,9 +85,8 @@ def bind(
     such as one of `jax.jit`, reads the weights of the moment in which it runs.
     `copy.deepcopy` and pickle take what is bound along (for pickle, `fun` has to be one that it
     takes: of a module, by its name); what they give compiles anew, when it is called.
-    The caller may forget `params`: a weight of which only something else is read is then freed. A
-    program that is compiled later and needs it raises GoneError. Copies of NumPy arrays stay, or
-    what programs read, where they can be made again of that.
+    The caller may forget `params`: a weight of which only something else is read is freed; programs
+    that need it later raise GoneError. Copies of NumPy arrays stay, unless programs read all of it.
     Raises OptionsError for arrays of several devices, on another platform, or deleted.
     """
     if weights not in (None, *get_args(Form)):
@@ -113,8 +112,8 @@ def bind(
 
 
 class Bound(Traceable):
-    """What `bind` returns: a function. In plans the buffers of weights are of kind "weight"; among
-    what `explain` says, `evaluate-weights` is what is made once, and what is not."""
+    """What `bind` returns: a function. In plans buffers of weights are of kind "weight"; in what
+    `explain` says, `evaluate-weights` is what is made once, and what is not."""
 
     def __init__(
         self,
@@ -245,9 +244,8 @@ class Bound(Traceable):
 
     @property
     def weight_error(self) -> dict[str, float]:
-        """|stored - w| / |w| in the Frobenius norm, for each weight that programs so far read in
-        another form; by name, of several where a product reads what is computed of them. The
-        largest, where several values of a weight are stored."""
+        """|stored - w| / |w| (Frobenius), the largest, for each weight that programs so far read in
+        another form; by name, of several where a product reads what is computed of them."""
         found: dict[str, float] = {}
         for table in tables_of(self._weights()):
             for name, error in table.measures.items():
