@@ -73,10 +73,11 @@ from stagejit.rewrites.tiling import fuse
 from stagejit.rewrites.tiling.fuse import tile_and_fuse
 from stagejit.rewrites.weights import evaluate, forms, scales
 from stagejit.rewrites.weights.forms import store_weights, want_axes
-from stagejit.rewrites.weights.inside import forget_bound, let_through, tell_bound
+from stagejit.rewrites.weights.inside import forget_bound, let_through, tell_bound, turn_inside
 from stagejit.rewrites.weights.measures import of_body
-from stagejit.rewrites.weights.readers import keep_what_others_read
+from stagejit.rewrites.weights.readers import keep_what_others_read, not_stored
 from stagejit.rewrites.weights.stacked import stack_weights
+from stagejit.trace.weights import Weight
 
 SIMPLIFY = LocalStep(
     "simplify",
@@ -175,18 +176,22 @@ def rewrite_program(
     they are rewritten."""
     decisions = _let_through(graph, options) if any(graph.bound) else []
     forget_bound(graph)
+    why = dict[Weight, str]()
     if any(weight.form for weight in graph.weights.values()):
         decisions += _loops_first(graph, options)
-        keep_what_others_read(graph)
+        why = keep_what_others_read(graph)
         want_axes(graph)
     decisions += rewrite_graph(graph, options, machine, watch)
+    if options.enabled(forms.NAME):
+        decisions += not_stored(forms.NAME, graph, why)
     forget_bound(graph)
     return decisions
 
 
 def _let_through(graph: Graph, options: Options) -> list[Decision]:
-    """Barriers hide no weights, in bodies either."""
-    decisions = []
+    """Barriers hide no weights, nor do views of them that are handed on, in bodies either."""
+    step = GraphStep(evaluate.NAME, partial(turn_inside, name=evaluate.NAME))
+    decisions = run_steps(graph, (step,), options)
     for op in graph.ops():
         if op.definition.has_bodies:
             tell_bound(graph, op)
@@ -201,6 +206,8 @@ def _loops_first(graph: Graph, options: Options) -> list[Decision]:
     others read what it is."""
     decisions = []
     for op in graph.ops():
+        if op.definition.has_bodies:
+            tell_bound(graph, op)
         for body in bodies_of(op):
             decisions += _loops_first(body, options)
     return [*decisions, *run_steps(graph, (GraphStep(loops.NAME, simplify_loops),), options)]

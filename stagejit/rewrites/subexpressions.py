@@ -41,11 +41,16 @@ def _key(op: Op) -> Hashable:
     distinct = known.is_empty or known.is_left or known.orders
     if distinct or not all(map(_is_pure, known.bodies(op))):
         return None
-    attrs = tuple([(name, _attribute(value)) for name, value in sorted(op.attrs.items())])
     operands = tuple([(value.op.id, value.index) for value in op.operands])
     if function_of(op) in _COMMUTATIVE:
         operands = tuple(sorted(operands))
-    return op.kind, operands, attrs, tuple([result.type for result in op.results])
+    return operands, computed_by(op)
+
+
+def computed_by(op: Op) -> Hashable:
+    """What an op makes of its operands: equal for those that do the same."""
+    attrs = tuple([(name, _attribute(value)) for name, value in sorted(op.attrs.items())])
+    return op.kind, attrs, tuple([result.type for result in op.results])
 
 
 def _attribute(value: object) -> Hashable:

@@ -21,6 +21,7 @@ from stagejit.base.decisions import Decision
 from stagejit.base.machine import Machine
 from stagejit.base.symbolic import at_most
 from stagejit.graph.ir import Graph, Op, Value
+from stagejit.graph.memo import OverOperands
 from stagejit.options import Options
 from stagejit.rewrites.driving.driver import describe
 from stagejit.rewrites.weights.behind import (
@@ -30,21 +31,13 @@ from stagejit.rewrites.weights.behind import (
     rests_of_parts,
 )
 from stagejit.rewrites.weights.determined import (
+    Chosen,
     Determined,
     cloned_out,
     roots_of,
     settle,
 )
-from stagejit.rewrites.weights.made import (
-    Made,
-    Source,
-    Views,
-    base_of,
-    made_as,
-    undone,
-    views_kept,
-    views_of,
-)
+from stagejit.rewrites.weights.made import Made, Source, Views, made_as, views_kept
 from stagejit.rewrites.weights.measures import error_of
 from stagejit.rewrites.weights.rebuilt import Rebuilding
 from stagejit.trace.weights import Budget, Weight
@@ -84,72 +77,49 @@ def evaluate_weights(
 
 
 class _Choice:
-    """determined: what weights determine. chosen: what is made, and of equal values, which several
-    bodies may have, the first; equal: those of the first. readers: views of it that are read, see
-    Note [One arrangement] of `made.py`; made: it, as one of them. read: bytes, by value; place: of
-    each weight in the order of all."""
+    """determined: what weights determine. chosen: what is made; made: the first of those that are
+    equal, as the view of it that is made. read: bytes, by value; place: of each weight in the order
+    of all."""
 
     def __init__(self, graph: Graph, weights: Mapping[Value, Weight], machine: Machine) -> None:
         self.graph, self.weights, self.machine = graph, weights, machine
         self.determined = Determined.of(graph, weights)
         self.leaves = self.determined.leaves
         self.place = {weight: at for at, weight in enumerate(weights)}
-        self.chosen: dict[Value, Value] = {}
-        self.equal: dict[Value, list[Value]] = {}
-        self.readers: dict[Value, list[Value]] = {}
-        self.views: dict[Value, Views] = {}
+        self.chosen = Chosen(self.determined)
         self.made: dict[Value, Made] = {}
         self.decisions: list[Decision] = []
         self.read = ReadFrom(self.determined.source)
 
     def look(self, rests: Sequence[Value]) -> None:
-        """rests: what is read by nobody, and kept with parts, see `behind.py`."""
+        """rests: what is read by nobody, and kept with parts, see `behind.py`.
+
+        A chain of values, each of which is read, is as many programs, each longer than the one
+        before: they are made when what is too much has been given up."""
         settle(self.determined.read_by_calls(), self._behind, self.determined.source)
-        self.chosen |= {rest: rest for rest in rests}
-        self.readers |= {rest: [rest] for rest in rests}
-        self._find_equal()
-        self._within_time()
+        for rest in rests:
+            self.chosen.read(rest)
+        self.chosen.share()
+        self._each_within_time()
         self._within_memory()
+        if self._within_time():
+            self._within_memory()  # somebody reads other things instead
         needed = self._needed()
-        for rest in set(rests).intersection(self.made):
-            if not needed.isdisjoint(self.leaves[rest]):
-                self._forget(rest)
-
-    def _find_equal(self) -> None:
-        first: dict[tuple[str, tuple[Weight, ...]], Value] = {}
-        for value in self.chosen:
+        for rest in rests:
+            if rest in self.chosen and not needed.isdisjoint(self.leaves[rest]):
+                self.chosen.forget(rest)
+        for value in self.chosen.equal:
             made = self._made(value)
-            self.chosen[value] = same = first.setdefault((made.text, made.weights), value)
-            self.equal.setdefault(same, []).append(value)
-            self.made.setdefault(same, made)
-        for value, made in self.made.items():
-            self.views[value] = views = self._views(value, made)
-            if views:
-                self.made[value] = self._made(value, views)
-
-    def _views(self, value: Value, made: Made) -> Views:
-        """As which views of it a value is made: as others keep it, or as a product reads it."""
-        kept = views_kept(made)
-        if kept is not None:
-            return kept
-        if len(self.equal[value]) > 1 or value.op not in self.graph:
-            return ()  # bodies read it
-        readers = self.readers[value]
-        products = [x for x in readers if any(map(_multiplies, self.graph.users(x)))]
-        return views_of((products or readers)[0])
+            kept = views_kept(made)
+            views = self.chosen.views_read(value) if kept is None else kept
+            self.made[value] = self._made(value, views) if views else made
 
     def _give_up(self, value: Value, reason: str) -> list[Value]:
         """And all that are equal, which are returned."""
-        given_up = self._forget(value)
+        given_up = self.chosen.forget(value)
         for other in given_up:
             self._decline(other, reason)
         return given_up
-
-    def _forget(self, value: Value) -> list[Value]:
-        del self.made[value]
-        for other in (forgotten := self.equal.pop(value)):
-            del self.chosen[other]
-        return forgotten
 
     def _behind(self, value: Value) -> Sequence[Value]:
         """Make `value`, which a call reads, or tell what it is computed from."""
@@ -158,9 +128,7 @@ class _Choice:
             return ()
         reason = self._why_not(value, of)
         if not reason:
-            base = base_of(value) if value.op in self.graph else value
-            self.chosen[base] = base
-            self.readers.setdefault(base, []).append(value)
+            self.chosen.read(value)
             return ()
         if reason != _VIEW:
             self._decline(value, reason)
@@ -168,39 +136,47 @@ class _Choice:
 
     def _why_not(self, value: Value, of: Iterable[Value]) -> str:
         known = value.op.definition
-        read = self._is_arranged(value) or is_part_for_products(self.graph, value)
-        if known.is_splat or (known.is_view and not read):
+        if known.is_splat or (known.is_view and not self._is_read(value)):
             return _VIEW
         if not value.type.dtype.is_native:
             return f"elements of type {value.type.dtype} are left to XLA"
         return grows(value, of, self.read)
 
-    def _is_arranged(self, value: Value) -> bool:
-        """Whether a view has all elements, in another order, of what is made anyway."""
-        base = value
-        while base.op.definition.is_view:
-            base = self.determined.source(base.op.operands[0])
-        same = base.type.nbytes == value.type.nbytes
-        return same and base not in self.weights and not base.op.definition.is_constant
+    def _is_read(self, view: Value) -> bool:
+        """Whether it is a view of what is made, or one that is made itself."""
+        is_arranged = self.determined.is_arranged(view, self.weights)
+        return is_arranged or is_part_for_products(self.graph, view)
 
-    def _within_time(self) -> None:
-        spent = Counter[int]()  # by budget
-        for value in list(self.made):
+    def _each_within_time(self) -> None:
+        """Give up what takes longer by itself, at least: what is computed one after the other."""
+        longest = _Longest(self.determined, self.machine)
+        for value in list(self.chosen.equal):
+            for budget in self._budgets(value):
+                if longest[value] > budget.ms:
+                    self._give_up(value, _takes(longest[value], budget))
+                    break
+
+    def _within_time(self) -> bool:
+        """Whether something had to be given up."""
+        spent, found = Counter[int](), False  # by budget
+        for value in list(self.chosen.equal):
             behind = self.determined.behind([value], self.weights)
-            ms = 1e3 * sum(_seconds(op, self.machine) for op in {each.op for each in behind})
+            ms = sum(_milliseconds(op, self.machine) for op in {each.op for each in behind})
             budgets = self._budgets(value)
             over = [each for each in budgets if spent[id(each)] + ms > each.ms]
             if over:
-                self._give_up(value, f"takes some {ms:.0f} ms, of a budget of {over[0].ms:g} ms")
+                self._give_up(value, _takes(ms, over[0]))
+                found = True
             else:
                 spent.update(dict.fromkeys(map(id, budgets), ms))
+        return found
 
     def _within_memory(self) -> None:
         """Give up the largest values of a budget as long as all that is kept for it is too much."""
         read = _Read(self.determined, self.chosen)
         read.also(roots_of(self.graph))
         kept = _Kept(self.weights, read.found)
-        for value in self.made:
+        for value in self.chosen.equal:
             kept.add(value, self._budgets(value))
         while over := kept.over():
             value, reason = over
@@ -236,27 +212,23 @@ class _Choice:
                 known[value] = made.add_input(name, value.type, bound=True)
                 made.weights[known[value]] = weight
                 sources.append(weight)
+        given = dict[Value, Value]()
         for value, first in self.chosen.items():
             source = self.made[first]
             if first is value:
                 name = "_".join(["made_of", *(weight.name for weight in source.weights[:2])])
-                known |= self._read(made, made.add_input(name, source.type, bound=True), value)
+                given[first] = made.add_input(name, source.type, bound=True)
                 sources.append(source)
             op, what = value.op, f"is made once, of {', '.join(w.name for w in source.weights)}"
             made_once = Decision(NAME, describe(op), True, what, op.loc, self.graph)
             self.decisions.append(made_once)
-        rebuilding = Rebuilding(self.determined, self.chosen, needed)
-        known = rebuilding.append(self.graph, made, known)
+        views = {first: source.views for first, source in self.made.items()}
+        rebuilding = Rebuilding.of(self.chosen, views, needed)
+        known = rebuilding.append(self.graph, made, known, given)
         made.set_outputs([known[value] for value in self.graph.outputs])
         made.eliminate_dead()
         measures, replaced = _measures(self.graph), tuple(rebuilding.replaced)
         return Split(made, tuple(sources), measures, tuple(self.decisions), replaced)
-
-    def _read(self, made: Graph, given: Value, value: Value) -> dict[Value, Value]:
-        """What stands for a value, and for views of it, where `given` is what was made."""
-        views = self.views[value]
-        same = {x: given for x in self.readers[value] if views_of(x) == views}
-        return {value: undone(made, given, views, value.type), **same}
 
     def _made(self, value: Value, views: Views = ()) -> Made:
         of, graph = self._made_of(value), Graph("made")
@@ -359,14 +331,29 @@ def _measures(graph: Graph) -> tuple[Made, ...]:
     return tuple(found)
 
 
-def _multiplies(op: Op) -> bool:
-    return op.definition.is_product
-
-
 _VIEW = "a view"
 
 
-def _seconds(op: Op, machine: Machine) -> float:
+class _Longest(OverOperands[float]):
+    """Milliseconds that a value takes at least: those of what is computed one after the other."""
+
+    def __init__(self, of: Determined, machine: Machine) -> None:
+        super().__init__()
+        self.of, self.machine = of, machine
+
+    def behind(self, value: Value) -> Sequence[Value]:
+        return [self.of.source(x) for x in value.op.operands]
+
+    def found(self, value: Value) -> float:
+        before = max((self[x] for x in self.behind(value)), default=0.0)
+        return before + _milliseconds(value.op, self.machine)
+
+
+def _takes(ms: float, budget: Budget) -> str:
+    return f"takes some {ms:.0f} ms, of a budget of {budget.ms:g} ms"
+
+
+def _milliseconds(op: Op, machine: Machine) -> float:
     nbytes = float(sum(value.type.nbytes for value in (*op.operands, *op.results)))
     flops = float(op.definition.flops(op))
-    return _SLOWER * (flops / machine.peak_flops + nbytes / machine.core_bandwidth)
+    return 1e3 * _SLOWER * (flops / machine.peak_flops + nbytes / machine.core_bandwidth)

@@ -7,27 +7,30 @@ are bound, too. Invariant: said while bodies are rewritten, and forgotten after 
 from __future__ import annotations
 
 from stagejit.graph.ir import Graph, Op, Value
-from stagejit.graph.ops.control import LoopOperands, bodies_of, given
+from stagejit.graph.ops.control import LoopOperands, bodies_of, given, unchanging
 from stagejit.rewrites.driving.driver import Log
 from stagejit.rewrites.weights.behind import is_determined
+from stagejit.rewrites.weights.made import applied, base_of, views_of
 
 
 def tell_bound(graph: Graph, op: Op) -> None:
     """loop %w bound (body: %v)  -->  loop %w bound (body: %v bound)
 
-    A slice that a body hands on to others whole is none there: nothing is made in these."""
+    A slice that a body hands on to others is a slice there, too."""
     slices = slices_of(op)
     for body in bodies_of(op):
         body.of_gradient = graph.of_gradient
     for operand, body, inner in handed_on(op):
-        at, is_known = inner.op.attrs["index"], graph.is_bound(operand)
-        body.bound[at] = is_known and (inner in slices or operand not in graph.sliced)
+        at = inner.op.attrs["index"]
+        body.bound[at] = graph.is_bound(operand)
         body.weights.pop(inner, None)
         body.sliced.pop(inner, None)
         if body.bound[at] and operand in graph.weights:
             body.weights[inner] = graph.weights[operand]
         if body.bound[at] and inner in slices:
             body.sliced[inner] = graph.weights.get(operand)
+        elif body.bound[at] and operand in graph.sliced:
+            body.sliced[inner] = graph.sliced[operand]
 
 
 def let_through(log: Log, name: str) -> None:
@@ -46,6 +49,27 @@ def let_through(log: Log, name: str) -> None:
             apart = graph.add(op.kind, held, types, op.loc, **op.attrs)
             values |= zip(held, apart.results, strict=True)
         log.replace_results(name, op, [values[x] for x in op.operands], "weights determine it")
+
+
+def turn_inside(log: Log, name: str) -> None:
+    """loop (transpose %w bound) (body: %v)  -->  loop %w bound (body: transpose %v)
+
+    A view that is handed on would be a copy in each call, and no weight. name: see `let_through`.
+    """
+    graph = log.graph
+    for op in graph.ops():
+        for at, inputs in unchanging(op).items() if op.definition.has_bodies else ():
+            operand = op.operands[at]
+            base, views = base_of(operand), views_of(operand)
+            if not views or not is_determined(graph, base):
+                continue
+            log.apply(name, op, f"operand {at} is turned where its bodies read it")
+            graph.set_operand(op, at, base)
+            for body, inner in inputs:
+                uses, inner.type, inner.shape = body.uses(inner), base.type, base.shape
+                turned = applied(body, inner, views) if uses else inner
+                for use in uses:
+                    body.set_operand(use.user, use.operand, turned)
 
 
 def forget_bound(graph: Graph) -> None:

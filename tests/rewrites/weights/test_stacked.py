@@ -104,7 +104,7 @@ CASES += [("steps_of_layers", None), ("twice", None)]
 def test_values_gradients_and_batches(name: str, form: Any) -> None:
     f, params, x = PROGRAMS[name], parameters(), jnp.asarray(array(5, 64))
     bound = stagejit.bind(f, params, weights=form, options=CHECKED)
-    known = stored(params, None if name == "steps_of_layers" else form)
+    known = stored(params, form)
     found = bound(x)
     assert_close(found, f(known, x))
     assert_close(gradient(bound)(x), gradient(lambda x: f(known, x))(x))
@@ -173,8 +173,7 @@ def test_switched_off(name: str, off: str) -> None:
     f, params, x = PROGRAMS[name], parameters(), array(5, 64)
     options = Options(verify=True, delegate=False, disable=(off,))
     bound = stagejit.bind(f, params, weights="int8", options=options)
-    whole = off == "store-weights" or name == "steps_of_layers"
-    known = params if whole else stored(params, "int8")
+    known = params if off == "store-weights" else stored(params, "int8")
     assert_close(bound(x), f(known, x))
 
 
