@@ -20,6 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from stagejit.api import Traceable, jit, require_known
+from stagejit.base.enabling import apart
 from stagejit.base.extension import line_of
 from stagejit.base.numbers import counted
 from stagejit.base.threads.locks import new_lock
@@ -290,8 +291,8 @@ def _remaining(fun: Callable[..., Any], leaves: Sequence[Any], tree: Any) -> Cal
 
 
 def _words(words: Sequence[int]) -> Any:
-    """See Note [Moments] in `trace/calls/moments.py`; a constant, also inside of a jit."""
-    with jax.ensure_compile_time_eval():
+    """See Note [Moments] in `trace/calls/moments.py`; an array, wherever it is made."""
+    with apart():
         return jnp.asarray(np.array(words, np.uint32))
 
 
@@ -339,7 +340,7 @@ def _array(name: str, leaf: Any) -> tuple[Any, bool]:
         )
     if not isinstance(leaf, jax.Array):
         try:
-            with jax.ensure_compile_time_eval():  # a constant, also inside of a jit
+            with apart():  # an array, also inside of a jit or a map
                 return jnp.array(leaf, copy=True), True
         except TypeError as error:
             raise OptionsError(

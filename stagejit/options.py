@@ -235,6 +235,11 @@ class Options:
             return ()
         return parts_of([each for each in self.extensions if self.enabled(each.name)], kind)
 
+    @property
+    def names_lines(self) -> bool:
+        """Whether what is compiled depends on the lines that it comes from."""
+        return any(key not in _SPLIT_KEYS for key, _ in self.split)
+
     def asked_parts(self, kind: str, fn: str, loc: str) -> int | None:
         """The number of parts that `split` asks for: of a sum of this kind and function `fn`, at
         the line `loc` ("model.py:12"); None where it does not say."""

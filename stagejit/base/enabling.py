@@ -77,6 +77,14 @@ def suspended(work: Callable[[], R]) -> R:
     return _within(Scope(), work)
 
 
+@contextlib.contextmanager
+def apart() -> Iterator[None]:
+    """What JAX does for ourselves is a part of nothing that is traced or mapped around it, and
+    under no rule that a `with` there has for the user's own calls."""
+    with jax.core.eval_context(), jax.disable_jit(False), jax.transfer_guard("allow"):
+        yield
+
+
 def _within(scope: Scope, work: Callable[[], R]) -> R:
     """No `with` statement, as the end of JAX's context is a Python function: see Note [Locks and
     signals]. A scope that an interrupt left behind would hold for all that follows on this thread.

@@ -5,9 +5,12 @@ compile what is made. Output: `BoundWeights`, with the table that the program re
 equal values of the same arrays are made once, however many programs read them; what is kept is what
 is read.
 
+Note [What finds a value again]: what is computed, of which bytes, and by which code; so other
+options, another version or more threads find what they would make themselves, and nothing else.
+
 Note [On disk]: what takes longer to compute than to read again is also kept in the object cache,
-under what is computed and the bytes that it is computed of. An entry is what was stored there or
-nothing, see `objects/object_cache.py`; so a damaged one is made anew.
+if that is little memory. An entry is what was stored there or nothing, see
+`objects/object_cache.py`; so a damaged one is made anew.
 """
 
 from __future__ import annotations
@@ -110,11 +113,12 @@ class BoundWeights:
     def _result(self, made: Made, new: Mapping[Weight, Any], room: Room) -> Array:
         """From memory, from disk, or made now."""
         contents = [content_of(new[w]) if w in new else w.content for w in made.weights]
-        key = (made.text, self._extensions, *map(id, contents))
+        evaluate = self._made[made]
+        key = (made.text, evaluate and evaluate.name, self._extensions, *map(id, contents))
         found = _remembered(key, contents)
         if found is None:
             arrays = [_array(weight, new) for weight in made.weights]
-            found = _from_disk_or_made(made, self._made[made], arrays, self._cache, room)
+            found = _from_disk_or_made(made, evaluate, arrays, self._cache, room)
             _remember(key, contents, found)
         return found
 
@@ -337,8 +341,8 @@ def _from_disk_or_made(
     room: Room,
 ) -> Array:  # fmt: skip
     key = ""
-    if cache is not None and _is_worth_keeping(made):
-        key = _key_on_disk(made.text, arrays)
+    if cache is not None and evaluate is not None and _is_worth_keeping(made):
+        key = _key_on_disk(made.text, evaluate.name, arrays)
         data = cache.get(key)
         if data is not None and len(data) == made.type.nbytes:
             _counts["from disk"] += 1
@@ -369,10 +373,9 @@ def _is_worth_keeping(made: Made) -> bool:
     return nbytes <= _MOST_ON_DISK_NBYTES and made.flops >= _FLOPS_A_BYTE * nbytes
 
 
-def _key_on_disk(text: str, arrays: Sequence[Any]) -> str:
-    """Of what is computed, by which version for which processor, and of which bytes."""
+def _key_on_disk(text: str, code: str, arrays: Sequence[Any]) -> str:
     contents = (hashlib.sha256(_memory(array).tobytes()).hexdigest() for array in arrays)
-    return digest("made of weights", machine(), text, *contents)
+    return digest("made of weights", machine(), text, code, *contents)
 
 
 def _put(data: Array, dtype: Any, shape: Sequence[int], room: Room) -> Array:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from stagejit.graph.ir import Graph
+from stagejit.graph.ops.control import bodies_of
 from stagejit.options import Options
 from stagejit.rewrites.cloning import copied
 from stagejit.rewrites.weights.made import Made
@@ -19,9 +20,8 @@ from stagejit.runtime.bound import Compile
 from stagejit.runtime.lowering.evaluating import Evaluated
 from stagejit.runtime.lowering.staged import Staged
 
-_evaluations: weakref.WeakValueDictionary[tuple[str, Options], Evaluated] = (
-    weakref.WeakValueDictionary()
-)
+_Key = tuple[str, Options, tuple[str, ...]]
+_evaluations: weakref.WeakValueDictionary[_Key, Evaluated] = weakref.WeakValueDictionary()
 
 
 def evaluations(options: Options, compiled: Callable[[Graph, Options], Staged]) -> Compile:
@@ -32,12 +32,19 @@ def evaluations(options: Options, compiled: Callable[[Graph, Options], Staged]) 
     def evaluation(made: Made) -> Evaluated | None:
         if made.is_packed:
             return None
-        known = _evaluations.get((made.text, options))
+        key = made.text, options, _lines(made.graph) if options.names_lines else ()
+        known = _evaluations.get(key)
         if known is None:
             graph = copied(made.graph, made.graph.inputs, made.graph.outputs, ())
             types = [value.type for value in made.graph.outputs]
             known = Evaluated(compiled(graph, unchecked), types)
-            _evaluations[made.text, options] = known
+            _evaluations[key] = known
         return known
 
     return evaluation
+
+
+def _lines(graph: Graph) -> tuple[str, ...]:
+    """Which texts do not have."""
+    own = (str(op.loc) for op in graph.ops())
+    return (*own, *(at for op in graph.ops() for body in bodies_of(op) for at in _lines(body)))

@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from stagejit.base.enabling import suspended
+from stagejit.base.enabling import apart, suspended
 from stagejit.runtime.lowering import inherited
 
 
@@ -30,7 +30,7 @@ def wait_for_calls() -> None:
             array.block_until_ready()
     if inherited.is_client_inherited():
         return
-    with contextlib.suppress(RuntimeError), jax.disable_jit(False):  # or without a CPU client
+    with contextlib.suppress(RuntimeError), apart():  # or without a CPU client
         (device,) = jax.local_devices(backend="cpu")[:1]
         run, turns = _loop(device)
         run(turns).block_until_ready()
@@ -45,6 +45,5 @@ def _loop(device: Any) -> tuple[Any, Any]:
     def turn(turns: Any) -> Any:
         return jax.lax.fori_loop(0, turns, lambda _, sum: sum + turns, jnp.int32(0))
 
-    with jax.ensure_compile_time_eval(), jax.transfer_guard("allow"):
-        turns = jax.device_put(np.int32(1), device)
-        return suspended(lambda: jax.jit(turn).lower(turns).compile()), turns
+    turns = jax.device_put(np.int32(1), device)
+    return suspended(lambda: jax.jit(turn).lower(turns).compile()), turns

@@ -24,6 +24,7 @@ import numpy as np
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
+from stagejit.base.enabling import apart
 from stagejit.base.threads.locks import new_lock
 from stagejit.compat import constant_array, remembered_weakly, type_of, unfolded
 from stagejit.errors import GoneError
@@ -131,7 +132,8 @@ class Weight:
             again = self._again or self._of_tables()
             if again is None:
                 raise self._gone()
-            array = again()
+            with apart():
+                array = again()
         return array
 
     def as_it_is(self) -> Callable[[], Any] | None:

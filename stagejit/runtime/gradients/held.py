@@ -19,6 +19,7 @@ from typing import Any
 
 import jax
 
+from stagejit.base.enabling import apart
 from stagejit.errors import GoneError
 from stagejit.runtime.cpu import snapshots
 from stagejit.trace.weights import Weight, changing, tables_of
@@ -64,7 +65,7 @@ def held_snapshot(moments: Iterable[Weight]) -> Any:
     """Of now; held as long as the array is there."""
     _forget()
     hold = _Hold(moments)
-    with jax.ensure_compile_time_eval(), jax.transfer_guard("allow"):
+    with apart():
         snapshot = jax.device_put(snapshots.of_moment(hold.moment))
     weakref.finalize(snapshot, _let_go, hold).atexit = False
     return snapshot

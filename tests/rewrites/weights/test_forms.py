@@ -15,6 +15,7 @@ from jax import lax
 import stagejit
 
 Array = Any
+VERIFY = stagejit.Options(verify=True)
 
 
 def array(*shape: int, seed: int = 0) -> np.ndarray[Any, Any]:
@@ -78,12 +79,12 @@ def test_a_bound_product_is_that_of_the_rounded_weights(name: str, form: Any) ->
     f, w, summed, x = PRODUCTS[name]
     known = rounded(w, form, summed)
     kept = jnp.asarray(w)  # which the programs of gradients read, too
-    bound = stagejit.bind(f, kept, weights=form, options=stagejit.Options(verify=True))
+    bound = stagejit.bind(f, kept, weights=form, options=VERIFY)
     assert_near(bound(x), f(known, x))
     loss = lambda g: jax.grad(lambda x: (g(x) ** 2).sum())(jnp.asarray(x))  # noqa: E731
     assert_near(loss(bound), loss(lambda x: f(known, x)))
     if name in ("matrix", "panels", "panels and zeros"):
-        both = stagejit.jit(lambda x: jax.value_and_grad(lambda x: (bound(x) ** 2).sum())(x))
+        both = stagejit.jit(jax.value_and_grad(lambda x: (bound(x) ** 2).sum()), options=VERIFY)
         assert_near(both(x)[1], loss(lambda x: f(known, x)))
     (error,) = bound.weight_error.values()
     np.testing.assert_allclose(error, np.linalg.norm(known - w) / np.linalg.norm(w), rtol=1e-3)
@@ -248,7 +249,7 @@ def test_what_a_batch_norm_is_a_part_of(product: Any, form: Any) -> None:
         made = rounded(params["w"] * factor, form, (1,) if turned else (0, 1, 2))
         return {**params, "w": made / factor}
 
-    bound = stagejit.bind(f, params, weights=form, options=stagejit.Options(verify=True))
+    bound = stagejit.bind(f, params, weights=form, options=VERIFY)
     # backwards, and where a convolution is reshaped, `w` is rounded, and not its multiple
     tolerance = 4e-2 if form == "bf16" else 5e-5
     for known in (params, {**params, "scale": array(24, seed=7), "w": 3 * params["w"]}):
@@ -388,11 +389,10 @@ def test_two_numbers_of_a_byte_are_of_one_step_of_the_sum(
     """So that tiles make them where they read them; of two steps they are made in scratch."""
     w = array(*((columns, 64) if turned else (64, columns)))
     f: Any = (lambda w, x: x @ w.T) if turned else (lambda w, x: x @ w)
-    bound = stagejit.bind(f, w, weights="int4", options=stagejit.Options(verify=True))
+    bound = stagejit.bind(f, w, weights="int4", options=VERIFY)
     for rows in (1, 5, 64):
         x = jnp.asarray(array(rows, 64, seed=1))
-        known = rounded(w, "int4", (1 if turned else 0,))
-        assert_near(bound(x), f(known, x))
+        assert_near(bound(x), f(rounded(w, "int4", (int(turned),)), x))
         stored = next(b for b in bound.plan(x).buffers if b.dtype.name == "u8")
         if width is not None:
             assert stored.shape == (columns // width, 64, width // 2)

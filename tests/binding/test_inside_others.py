@@ -1,0 +1,121 @@
+"""Functions that are bound, updated and called in the middle of what JAX runs or traces: arrays
+are bound as they are outside, and nothing of the binding becomes a part of what is around it."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import stagejit
+from tests.binding.networks import array, assert_close
+
+MESH = jax.sharding.Mesh(jax.devices()[:1], ("i",))
+ROWS = jax.sharding.PartitionSpec("i")
+X = jnp.asarray(array(4, 256, seed=2))
+
+
+def mapped(f: Any) -> Any:
+    return jax.shard_map(f, mesh=MESH, in_specs=ROWS, out_specs=ROWS)
+
+
+def differentiated(f: Any) -> Any:
+    return lambda x: jax.vjp(f, x)[0]
+
+
+def within(context: Callable[[], Any]) -> Callable[[Any], Any]:
+    def around(f: Any) -> Any:
+        def called(x: Any) -> Any:
+            with context():
+                return f(x)
+
+        return called
+
+    return around
+
+
+AROUND: dict[str, Callable[[Any], Any]] = {
+    "shard_map": mapped,
+    "jit of shard_map": lambda f: jax.jit(mapped(f)),
+    "shard_map of grad": lambda f: mapped(differentiated(f)),
+    "vmap": lambda f: jax.vmap(lambda x: f(x[None])[0]),
+    "vjp": differentiated,
+    "jit": jax.jit,
+    "stagejit.jit": stagejit.jit,
+    "checkpoint": jax.checkpoint,
+    "scan": lambda f: lambda x: jax.lax.scan(lambda c, x: (c, f(x[None])[0]), 0, x)[1],
+    "disable_jit": within(jax.disable_jit),
+    "enable_x64": within(lambda: jax.enable_x64(True)),
+    "no transfers": within(lambda: jax.transfer_guard("disallow")),
+    "a mesh": within(lambda: jax.set_mesh(MESH)),
+    "debug_nans": within(lambda: jax.debug_nans(True)),
+    "no leaks": within(jax.checking_leaks),
+}
+WEIGHTS = array(256, 128)
+FORMS = {
+    "as it is": ({}, lambda p, x: jnp.tanh(x @ p["w"])),
+    "made": ({}, lambda p, x: jnp.tanh(x @ jnp.tanh(p["w"]))),
+    "bf16": ({"weights": "bf16"}, lambda p, x: jnp.tanh(x @ p["w"])),
+    "a key": ({}, lambda p, x: x @ p["w"] + jax.random.normal(p["key"], (1, 128), jnp.float32)),
+}
+ARRAYS = {"numpy": lambda: WEIGHTS, "jax": lambda: jnp.asarray(WEIGHTS)}
+
+
+@pytest.fixture(autouse=True)
+def no_warnings() -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", stagejit.FallbackWarning)
+        yield
+
+
+def near(found: Any, wanted: Any, form: str) -> None:
+    tolerance = 2e-2 if form == "bf16" else 2e-5
+    np.testing.assert_allclose(found, wanted, rtol=tolerance, atol=tolerance * 4)
+
+
+@pytest.mark.parametrize("around", AROUND)
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("arrays", ARRAYS)
+def test_binding_inside(around: str, form: str, arrays: str) -> None:
+    options, f = FORMS[form]
+    params = {"w": ARRAYS[arrays](), "key": jax.random.key(3)}
+    found = AROUND[around](lambda x: stagejit.bind(f, params, **options)(x))(X)
+    near(found, f(params, X), form)
+
+
+@pytest.mark.parametrize("around", AROUND)
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("arrays", ARRAYS)
+def test_updating_inside(around: str, form: str, arrays: str) -> None:
+    """What is called inside reads what is then bound, and so does what is called afterwards."""
+    options, f = FORMS[form]
+    params = {"w": ARRAYS[arrays](), "key": jax.random.key(3)}
+    other = {"w": params["w"] * 2, "key": jax.random.key(4)}
+    bound = stagejit.bind(f, params, **options)
+    bound(X)
+
+    def updated(x: Any) -> Any:
+        bound.update(other)
+        return bound(x)
+
+    near(AROUND[around](updated)(X), f(other, X), form)
+    near(bound(X), f(other, X), form)
+
+
+@pytest.mark.parametrize("around", AROUND)
+def test_what_is_made_again_inside_is_an_array(around: str) -> None:
+    """A copy goes when programs read it packed; those that are compiled inside make it again."""
+    f = lambda p, x: (x @ p["w"]) @ jnp.tanh(p["w"]).T  # noqa: E731
+    one = stagejit.bind(lambda p, x: x @ p["w"], {"w": WEIGHTS})
+    assert_close(one(X), X @ WEIGHTS)
+    found = AROUND[around](one)(X)
+    assert_close(found, X @ WEIGHTS)
+    both = stagejit.bind(f, {"w": WEIGHTS})
+    wanted = f({"w": WEIGHTS}, X)
+    np.testing.assert_allclose(AROUND[around](both)(X), wanted, rtol=1e-3, atol=1e-3)
+    np.testing.assert_allclose(both(X[:3]), wanted[:3], rtol=1e-3, atol=1e-3)
