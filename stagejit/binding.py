@@ -182,7 +182,8 @@ class Bound(Traceable):
         the old weights or the new ones, never with some of both, also where XLA runs an equation
         between what reads them (`plan.delegated`). One that a signal interrupts has changed all of
         them, or is about to, or none. Raises OptionsError, and changes nothing, where the
-        structure, a shape, a type or a number differs.
+        structure, a shape, a type or a number differs, and where a program cannot compute with
+        these weights: see `weights` of `bind`, and `scale-weights` in `stagejit/docs/numbers.md`.
         """
         leaves, tree = jax.tree_util.tree_flatten_with_path(params)
         if tree != self._tree:

@@ -238,7 +238,7 @@ class Options:
     @property
     def names_lines(self) -> bool:
         """Whether what is compiled depends on the lines that it comes from."""
-        return any(key not in _SPLIT_KEYS for key, _ in self.split)
+        return any(key not in _SPLIT_KEYS for key in dict(self.split))
 
     def asked_parts(self, kind: str, fn: str, loc: str) -> int | None:
         """The number of parts that `split` asks for: of a sum of this kind and function `fn`, at

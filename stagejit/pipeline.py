@@ -123,6 +123,7 @@ def _rewrite(c: Compilation) -> None:
 def _evaluate(c: Compilation) -> None:
     """What bound weights alone determine goes into programs of its own, which run once, now."""
     weights = [source for source in c.sources if isinstance(source, Weight)]
+    c.factors = tuple(c.graph.factors.values())
     split = evaluate_weights(c.graph, weights, c.request.options, c.target)
     if split.graph is not c.graph:
         for graph in (c.graph, *split.replaced):
@@ -281,7 +282,9 @@ def _load(c: Compilation) -> None:
     if c.sources:
         makers, extensions = evaluations(c.request.options, _loaded), c.request.options.extensions
         readers = readers_of(c.resolved)
-        weights = BoundWeights(c.sources, makers, cache, c.measures, extensions, readers)
+        weights = BoundWeights(
+            c.sources, makers, cache, c.measures, extensions, readers, c.factors
+        )
     if isinstance(c.target, Device):
         return _load_on_gpu(c, cache, weights)
     require_here(c.target)

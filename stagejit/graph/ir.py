@@ -95,7 +95,8 @@ class Graph(Shown):
     that it is the same in every call (`stagejit.bind`), and no argument of one. `filled` has values
     that are all of one number, by type and bits, of which some may have been erased. While it is
     rewritten, `weights` says what bound inputs are, `sliced` has those that are slices of it, and
-    `measures` what is lost where values have fewer bytes (see `Stored`). `of_gradient`: it is one
+    `measures` what is lost where values have fewer bytes (see `Stored`), `factors` what
+    has to stay finite (see `Factor`). `of_gradient`: it is one
     of the programs of a gradient, or both, which read the same weights. `changes` counts what was
     done to ops and their operands; `analyses` has what was found of it, by class.
     """
@@ -111,6 +112,7 @@ class Graph(Shown):
         self.sliced: dict[Value, Any] = {}
         self.of_gradient = False
         self.measures: dict[tuple[tuple[Any, ...], str], Any] = {}
+        self.factors: dict[Any, Any] = {}
         self.filled: dict[tuple[TensorType, bytes], Value] = {}
         self._made: list[Op] = []  # by id, erased ones included
         self._order: list[Op] | None = None  # what `ops` found, until the next change

@@ -226,4 +226,5 @@ def rewrite_graph(
             for body in bodies_of(op):
                 decisions += rewrite_graph(body, options, machine)
                 graph.measures |= of_body(op, body)
+                graph.factors |= body.factors
     return [*decisions, *run_steps(graph, STEPS, options, machine, watch)]

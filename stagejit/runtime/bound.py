@@ -34,6 +34,7 @@ from stagejit.compat import constant_array, physical_aval, type_of
 from stagejit.errors import GoneError, OptionsError, UnsupportedOpError
 from stagejit.index.layout import Layout
 from stagejit.rewrites.weights.made import Made, Source
+from stagejit.rewrites.weights.scales import Factor
 from stagejit.runtime.cpu.huge_pages import Room, put_on_huge_pages
 from stagejit.runtime.cpu.loader import LoadedProgram, load_program
 from stagejit.runtime.cpu.weights import Table
@@ -65,12 +66,14 @@ class BoundWeights:
         measures: Sequence[Made] = (),
         extensions: tuple[Extension, ...] = (),
         readers: Sequence[tuple[str, ...]] = (),
+        factors: Sequence[Factor] = (),
     ) -> None:
         """extensions: that decide what is computed. It is found again by those of equal ones, and
-        nothing on disk says which these were. readers: kinds of ops that read each source."""
+        nothing on disk says which these were. readers: kinds of ops that read each source. factors:
+        what has to stay finite."""
         self._sources, self._cache = tuple(sources), None if extensions else cache
         self._extensions = extensions
-        self._measures = tuple(measures)
+        self._measures, self._factors = tuple(measures), tuple(factors)
         self.readers = tuple(readers) or ((),) * len(sources)
         self._first: dict[Weight, list[int]] = {}  # sources, by the first weight of each
         for number, source in enumerate(sources):
@@ -100,7 +103,10 @@ class BoundWeights:
         return any(source is weight for source in self.sources_of(weight))
 
     def evaluated(self, new: Mapping[Weight, Any]) -> list[Array]:
-        """What the program would read if some weights were these arrays."""
+        """What the program would read if some weights were these arrays. Raises OptionsError where
+        it would be something else than the function."""
+        for factor in self._factors:
+            factor.require_finite(new)
         room = Room(each.type.nbytes for each in self._sources if isinstance(each, Made))
         arrays = [
             self._result(each, new, room) if isinstance(each, Made) else _memory(_array(each, new))

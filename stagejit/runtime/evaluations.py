@@ -7,9 +7,12 @@ layers of one shape share one.
 
 from __future__ import annotations
 
+import secrets
 import weakref
 from collections.abc import Callable
 from dataclasses import replace
+
+import numpy as np
 
 from stagejit.graph.ir import Graph
 from stagejit.graph.ops.control import bodies_of
@@ -17,8 +20,10 @@ from stagejit.options import Options
 from stagejit.rewrites.cloning import copied
 from stagejit.rewrites.weights.made import Made
 from stagejit.runtime.bound import Compile
+from stagejit.runtime.cpu.loader import LoadedProgram
 from stagejit.runtime.lowering.evaluating import Evaluated
-from stagejit.runtime.lowering.staged import Staged
+from stagejit.runtime.lowering.staged import NativeCall, Reshape, Staged
+from stagejit.runtime.objects.object_cache import digest
 
 _Key = tuple[str, Options, tuple[str, ...]]
 _evaluations: weakref.WeakValueDictionary[_Key, Evaluated] = weakref.WeakValueDictionary()
@@ -37,7 +42,8 @@ def evaluations(options: Options, compiled: Callable[[Graph, Options], Staged]) 
         if known is None:
             graph = copied(made.graph, made.graph.inputs, made.graph.outputs, ())
             types = [value.type for value in made.graph.outputs]
-            known = Evaluated(compiled(graph, unchecked), types)
+            staged = compiled(graph, unchecked)
+            known = Evaluated(staged, types, _name(staged))
             _evaluations[key] = known
         return known
 
@@ -48,3 +54,19 @@ def _lines(graph: Graph) -> tuple[str, ...]:
     """Which texts do not have."""
     own = (str(op.loc) for op in graph.ops())
     return (*own, *(at for op in graph.ops() for body in bodies_of(op) for at in _lines(body)))
+
+
+def _name(staged: Staged) -> str:
+    """Equal for equal code. What XLA computes some of has a name of its own, as its programs have
+    none."""
+    parts = [repr(staged.outputs)]
+    for item in staged.items:
+        if isinstance(item, Reshape):
+            parts.append(repr(item))
+        elif isinstance(item, NativeCall) and isinstance(item.program, LoadedProgram):
+            parts.append(repr((item.program.name, item.operands, item.results, item.result_types)))
+        else:
+            return secrets.token_hex()
+    for constant in map(np.asarray, staged.constants):
+        parts += [repr((constant.dtype, constant.shape)), constant.tobytes().hex()]
+    return digest(*parts)

@@ -87,7 +87,8 @@ class Weight:
     is made of it. form: how products read it, see `rewrites/weights/forms.py`; axes: its axes
     there, by what is made of it, which the first program decides, by all of its products; kept: why
     it has no such form, which any program may find. finite: whether factors that are computed of
-    it were, when somebody looked. tables: of programs that read it, or what is made of it. moment:
+    it were, when somebody looked; factors: those that have to be, which an update has looked at.
+    tables: of programs that read it, or what is made of it. moment:
     the weight that is the number of the last update, of all weights of a function that is bound;
     is_moment: it is one. holds: of those of its moments that somebody may still ask for, see
     `runtime/gradients/held.py`.
@@ -113,6 +114,7 @@ class Weight:
         self._wanted: dict[str, tuple[int, Axes]] = {}  # with their rank
         self.kept = ""
         self.finite: dict[tuple[object, str], bool] = {}
+        self.factors: weakref.WeakSet[Any] = weakref.WeakSet()
         self.moment: Weight | None = None
         self.is_moment = False
         self._holds: tuple[weakref.ref[Any], ...] = ()
@@ -172,7 +174,12 @@ class Weight:
     @property
     def elements(self) -> Any:
         """Those of the array, as NumPy has them. Raises GoneError, too."""
-        return constant_array(self.array, self.aval, type_of(self.aval))
+        return self.elements_of(None)
+
+    def elements_of(self, new: Any) -> Any:
+        """Those of another array, if there is one."""
+        array = self.array if new is None else new
+        return constant_array(array, self.aval, type_of(self.aval))
 
     @property
     def extent(self) -> tuple[bool, float]:
@@ -229,6 +236,7 @@ class Weight:
         self.content.weights.discard(self)
         self._held, self.content, self.is_copy = array, content_of(array), is_copy
         self._again = None
+        self.finite = {factor.key: True for factor in self.factors}
         self.content.weights.add(self)
 
     def let_go_unless_read(self) -> None:

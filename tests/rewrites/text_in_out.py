@@ -18,12 +18,12 @@ from stagejit.trace.weights import Budget, Weight
 
 def rewritten(what: Rule | Step, text: str, **options: Any) -> str:
     """The body of the graph after one rewrite, and its return, without indentation."""
-    return _body(_run(what, text, **options)[0])
+    return _body(run(what, text, **options)[0])
 
 
 def unchanged(what: Rule | Step, text: str) -> bool:
     """True where the rewrite applied nowhere, silently or with a reason."""
-    graph, decisions = _run(what, text)
+    graph, decisions = run(what, text)
     return not any(decision.applied for decision in decisions) and _body(graph) == _body(
         parse(dedent(text))
     )
@@ -31,12 +31,12 @@ def unchanged(what: Rule | Step, text: str) -> bool:
 
 def reasons(what: Rule | Step, text: str, **options: Any) -> list[str]:
     """The reasons of what was declined; nothing may have been applied."""
-    decisions = _run(what, text, **options)[1]
+    decisions = run(what, text, **options)[1]
     assert not any(decision.applied for decision in decisions)
     return [decision.reason for decision in decisions]
 
 
-def _run(what: Rule | Step, text: str, **options: Any) -> tuple[Graph, list[Decision]]:
+def run(what: Rule | Step, text: str, **options: Any) -> tuple[Graph, list[Decision]]:
     graph = parse(dedent(text))
     for value, name in zip(graph.inputs, graph.input_names, strict=True):
         if graph.is_bound(value):  # to ones

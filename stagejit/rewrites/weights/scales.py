@@ -14,12 +14,14 @@ convolution before it: what is subtracted in between is multiplied by the same f
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+import operator
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from stagejit.errors import GoneError
+from stagejit.errors import GoneError, OptionsError
 from stagejit.graph.dims import ConvDims
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.meaning.interpreter import interpret
@@ -37,6 +39,7 @@ from stagejit.rewrites.weights.behind import (
     weights_behind,
 )
 from stagejit.rewrites.weights.made import base_of
+from stagejit.trace.weights import Content, Weight, content_of
 from stagejit.types import f16
 
 NAME = "scale-weights"
@@ -114,7 +117,8 @@ def _with_weights(graph: Graph, op: Op, product: Op, factor: Value) -> Outcome:
         return declined("the weights are read without the factor, too: there would be two copies")
     if graph.of_gradient:
         return declined("the two programs of a gradient read one copy of the weights, without it")
-    if not _is_finite(graph, op, source):
+    seen = Factor.of(graph, op, source)
+    if seen is None or not seen.is_finite({}):
         return declined(
             "the factor is not finite, or nobody can see: times a weight of 0 that is NaN"
         )
@@ -127,60 +131,137 @@ def _with_weights(graph: Graph, op: Op, product: Op, factor: Value) -> Outcome:
     wide = build(graph, "broadcast", [source], shape=weights.shape, axes=tuple(known))
     operands = list(product.operands)
     operands[at] = _applied(graph, op, weights, wide)
+    graph.factors[seen.key, seen.weights, seen.sliced] = seen
     return build(graph, product.kind, operands, product.loc, **product.attrs)
 
 
-def _is_finite(graph: Graph, op: Op, factor: Value) -> bool:
-    """Whether that is what `op` multiplies by, of the weights of this moment, in each slice that is
-    meant. Where these are gone, what was seen of them counts; where nobody can look, or it would
-    take long, it is not."""
-    factor = base_of(factor)
-    of, values = weights_behind(graph, factor), values_behind([factor])
-    known = [graph.weights.get(value) or graph.sliced.get(value) for value in of]
-    weights = [weight for weight in known if weight is not None]
-    if len(weights) < len(of) or not all(value.type.has_numbers for value in values):
-        return False
-    sliced = [value in graph.sliced for value in of]
-    turns = [weight.aval.shape[0] for weight in itertools.compress(weights, sliced)] or [1]
-    if turns[0] * sum(_LOOK + value.type.size for value in values) > _MOST_ELEMENTS:
-        return False
-    alone = copied(graph, of, [factor], ())
-    seen: dict[tuple[object, str], bool] = weights[0].finite if weights else {}
-    key = function_of(op), as_text(alone)
-    try:
-        arrays = [weight.elements for weight in weights]
-    except GoneError:
-        return bool(seen.get(key))
-    both = list(zip(arrays, sliced, strict=True))
-    rows = ([x[turn] if each else x for x, each in both] for turn in range(turns[0]))
-    seen[key] = all(_has_finite(op, alone, row) for row in rows)
-    return seen[key]
+@dataclass(frozen=True, eq=False)
+class Factor:
+    """What weights are multiplied by, or divided, in each slice that is meant. fn: which of both;
+    alone: of inputs for `weights`, the factor; sliced: which of these have slices. seen: the arrays
+    that somebody looked at."""
+
+    fn: str
+    alone: Graph
+    weights: tuple[Weight, ...]
+    sliced: tuple[bool, ...]
+    seen: list[Content] = field(default_factory=list)
+
+    @staticmethod
+    def of(graph: Graph, op: Op, factor: Value) -> Factor | None:
+        """None where nobody can look, or it would take long."""
+        factor = base_of(factor)
+        of, values = weights_behind(graph, factor), values_behind([factor])
+        known = [graph.weights.get(value) or graph.sliced.get(value) for value in of]
+        weights = tuple(weight for weight in known if weight is not None)
+        if len(weights) < len(of) or not all(value.type.has_numbers for value in values):
+            return None
+        found = Factor(
+            str(function_of(op)), copied(graph, of, [factor], ()), weights,
+            tuple(value in graph.sliced for value in of),
+        )  # fmt: skip
+        size = sum(_LOOK + value.type.size for value in values)
+        return found if found.turns * size <= _MOST_ELEMENTS else None
+
+    @property
+    def turns(self) -> int:
+        sliced = itertools.compress(self.weights, self.sliced)
+        return next((weight.aval.shape[0] for weight in sliced), 1)
+
+    @property
+    def key(self) -> tuple[str, str]:
+        return self.fn, as_text(self.alone)
+
+    def is_finite(self, new: Mapping[Weight, Any]) -> bool:
+        """Of the weights of this moment, but for `new` ones. Where these are gone, what was seen
+        of them counts."""
+        try:
+            arrays = [weight.elements_of(new.get(weight)) for weight in self.weights]
+        except GoneError:
+            return all(weight.finite.get(self.key) for weight in self.weights)
+        both = list(zip(arrays, self.sliced, strict=True))
+        rows = ([x[turn] if each else x for x, each in both] for turn in range(self.turns))
+        found = all(self._has_finite(row) for row in rows)
+        if not new:
+            self.seen[:] = [weight.content for weight in self.weights]
+            for weight in self.weights:
+                weight.finite[self.key] = found
+                weight.factors.add(self)
+        return found
+
+    def _has_finite(self, arrays: Sequence[Any]) -> bool:
+        (found,) = interpret(self.alone, arrays)
+        wide = found.astype(np.float64)
+        with np.errstate(all="ignore"):
+            return bool(np.isfinite(1 / wide if self.fn == "div" else wide).all())
+
+    def require_finite(self, new: Mapping[Weight, Any]) -> None:
+        """Raises OptionsError. What was looked at is not looked at again."""
+        now = [content_of(new[w]) if w in new else w.content for w in self.weights]
+        is_known = len(now) == len(self.seen) and all(map(operator.is_, now, self.seen))
+        if is_known or self.is_finite(new):
+            return
+        names = ", ".join(weight.name for weight in self.weights)
+        what, does = ("a zero", "divided") if self.fn == "div" else ("an Inf", "multiplied")
+        raise OptionsError(
+            f"{names} would give {what} or a NaN that weights of products are {does} by, before"
+            " any call: one of them that is 0 would become a NaN",
+            next_step='bind anew with these weights, or with Options(disable="scale-weights")',
+        )
 
 
-def _has_finite(op: Op, alone: Graph, arrays: Sequence[Any]) -> bool:
-    (found,) = interpret(alone, arrays)
-    wide = found.astype(np.float64)
-    with np.errstate(all="ignore"):
-        return bool(np.isfinite(1 / wide if function_of(op) == "div" else wide).all())
+class _Readers:
+    """Of weights and a factor: `scaled` products, which read all of the weights that calls read
+    where these were looked at, each for its multiple; `other`, one that reads them otherwise. So
+    many products of one weight are looked at once, not once for each of them."""
+
+    def __init__(self) -> None:
+        self.scaled = dict[tuple[Value, Value], set[Op]]()
+        self.other = dict[tuple[Value, Value], Op]()
+
+    @classmethod
+    def of(cls, graph: Graph) -> _Readers:
+        found: _Readers = graph.analyses.setdefault(cls, cls())
+        return found
 
 
 def _is_read_otherwise(graph: Graph, product: Op, weights: Value, factor: Value) -> bool:
     """Whether a call reads what the weights are a view of, and not for such a multiple. What is
     computed of it alone is made before any call."""
-    base = weights
-    while base.op.definition.is_view:
-        base = base.op.operands[0]
-    pending = [base]
+    base, known = _viewed(weights), _Readers.of(graph)
+    key = base, _in_order(factor)
+    if product in known.scaled.get(key, ()):
+        return False
+    other = known.other.get(key)
+    if other is not None and other in graph and other is not product:
+        reads = any(_viewed(x) is base for x in other.operands)
+        if reads and not _is_multiple(graph, other, factor):
+            return True
+    pending, scaled = [base], {product}
     while pending:
         for user in graph.users(pending.pop()):
             if user.definition.is_view:
                 pending.append(user.result)
-            elif user.definition.is_product and user is not product:
-                if not _is_scaled(graph, user, factor):
-                    return True
-            elif user is not product and not _is_made(graph, user):
+            elif user is not product and not _is_multiple(graph, user, factor):
+                known.other[key] = user
                 return True
+            else:
+                scaled.add(user)
+    known.scaled[key] = scaled
     return False
+
+
+def _viewed(value: Value) -> Value:
+    while value.op.definition.is_view:
+        value = value.op.operands[0]
+    return value
+
+
+def _is_multiple(graph: Graph, user: Op, factor: Value) -> bool:
+    """Whether what is read of it in a call is a multiple, if anything is."""
+    if user.definition.is_product:
+        return _is_scaled(graph, user, factor)
+    return _is_made(graph, user)
 
 
 def _is_made(graph: Graph, op: Op) -> bool:
@@ -205,14 +286,15 @@ def _is_scaled(graph: Graph, product: Op, factor: Value) -> bool:
 
 def _repeats(value: Value, source: Value) -> bool:
     """Whether both come from one value, axes of one element aside."""
-    first, second = value, source
-    if first.op.definition.repeats:
-        first = first.op.operands[0]
-    while first.op.definition.keeps_order:
-        first = first.op.operands[0]
-    while second.op.definition.keeps_order:
-        second = second.op.operands[0]
-    return first is second
+    first = value.op.operands[0] if value.op.definition.repeats else value
+    return _in_order(first) is _in_order(source)
+
+
+def _in_order(value: Value) -> Value:
+    """What has the same elements in the same order."""
+    while value.op.definition.keeps_order:
+        value = value.op.operands[0]
+    return value
 
 
 def _repeated(graph: Graph, value: Value) -> tuple[Value, tuple[int, ...]]:

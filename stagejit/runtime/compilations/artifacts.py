@@ -26,6 +26,7 @@ from stagejit.dispatch.regions import Region
 from stagejit.graph.ir import Graph, Op
 from stagejit.rewrites.driving.driver import Watch
 from stagejit.rewrites.weights.made import Made, Source
+from stagejit.rewrites.weights.scales import Factor
 from stagejit.runtime.compilations.compile_times import CompileTimes
 from stagejit.runtime.cpu.loader import LoadedProgram
 from stagejit.runtime.hosting.program import HostProgram
@@ -54,6 +55,7 @@ class Artifacts:
     graph: Graph = field(init=False)
     sources: tuple[Source, ...] = ()  # of the bound inputs of the graph
     measures: tuple[Made, ...] = ()  # of weights, to be shown
+    factors: tuple[Factor, ...] = ()  # of weights, that have to stay finite
     decisions: list[Decision] = field(default_factory=list)
     left: frozenset[Op] = frozenset()
     grouping: Grouping = field(init=False)

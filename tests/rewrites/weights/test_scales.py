@@ -12,9 +12,11 @@ import pytest
 from jax import lax
 
 import stagejit
+from stagejit.rewrites.driving.driver import LocalStep, run_steps
+from stagejit.rewrites.weights import scales
 from stagejit.rewrites.weights.scales import NAME, RULES, scaled_product
 from tests.randomness import RNG
-from tests.rewrites.text_in_out import reasons, rewritten
+from tests.rewrites.text_in_out import reasons, rewritten, run
 
 
 def product(
@@ -328,3 +330,42 @@ def test_the_programs_of_a_gradient_read_one_copy_of_the_weights() -> None:
     assert said in [d.reason for d in forward if d.rewrite == NAME and not d.applied]
     (decision,) = (d for d in bound.plan(x).decisions if d.rewrite == NAME)
     assert decision.applied
+
+
+@pytest.mark.parametrize("reads_otherwise", [False, True])
+def test_many_products_of_one_weight_are_looked_at_once(
+    reads_otherwise: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked = list[Any]()
+    is_scaled = scales._is_scaled
+    monkeypatch.setattr(scales, "_is_scaled", lambda *args: looked.append(args) or is_scaled(*args))
+
+    def f(params: Any, x: Any) -> Any:
+        for _ in range(count):
+            x = jnp.tanh((x @ params[0]) * params[1])
+        return x @ params[0] if reads_otherwise else x
+
+    params = jnp.eye(16), jnp.ones(16)
+    for count in (20, 60):
+        looked.clear()
+        decisions = stagejit.bind(f, params).plan(jnp.ones((4, 16))).decisions
+        applied = [d for d in decisions if d.rewrite == NAME and d.applied]
+        assert len(applied) == (0 if reads_otherwise else count)
+        assert len(looked) <= 3 * count
+
+
+def test_a_reader_that_is_scaled_now_holds_nobody_up() -> None:
+    """A product is read as it is, until what reads it is multiplied, too, or is gone."""
+    lines = [
+        "%3: f32[4,16] = map mul %0, %1",
+        "%4: f32[4,16] = contract %x, %w batch=((), ()) contracting=((1), (0))",
+        "%5: f32[4,16] = map mul %4, %1",
+        "%6: f32[4,16] = contract %x, %w batch=((), ()) contracting=((1), (0))",
+    ]
+    graph, decisions = run(scaled_product, product("\n".join([*lines, "return %3, %5, %6"])))
+    said = "the weights are read without the factor, too: there would be two copies"
+    assert [d.reason for d in decisions] == [said] * 2
+    graph.set_outputs(graph.outputs[:2])
+    graph.eliminate_dead()
+    step = LocalStep("test", (scaled_product,))
+    assert [d.applied for d in run_steps(graph, (step,), stagejit.Options())] == [True, True]
