@@ -31,6 +31,14 @@ from stagejit.options import Options
 from stagejit.runtime.cpu import snapshots
 from stagejit.runtime.gradients import held, seams
 from stagejit.runtime.waiting import wait_for_calls
+from stagejit.trace.calls.parameters import (
+    are_equal,
+    array_of,
+    difference,
+    is_array,
+    name_of,
+    require_same,
+)
 from stagejit.trace.weights import Budget, Forms, Reading, Weight, changing, tables_of, weight_p
 
 if TYPE_CHECKING:
@@ -88,7 +96,7 @@ def bind(
     takes: of a module, by its name); what they give compiles anew, when it is called.
     The caller may forget `params`: a weight of which only something else is read is freed; programs
     that need it later raise GoneError. Copies of NumPy arrays stay, unless programs read all of it.
-    Raises OptionsError for arrays of several devices, on another platform, or deleted.
+    Raises OptionsError for arrays that no device has whole, on another platform, or deleted.
     """
     if weights not in (None, *get_args(Form)):
         raise OptionsError(
@@ -134,9 +142,9 @@ class Bound(Traceable):
         self._moment = Weight(f"moment of {name}", _words(self._words), True, budget)
         self._moment.is_moment = True
         for path, leaf in leaves:
-            name = _name(path)
-            if _is_array(leaf):
-                leaf = Weight(name, *_array(name, leaf), budget, self._forms)
+            name = name_of(path)
+            if is_array(leaf):
+                leaf = Weight(name, *array_of(name, leaf), budget, self._forms)
                 leaf.moment = self._moment
             self._leaves.append(leaf)
         self._lock = new_lock()
@@ -188,7 +196,7 @@ class Bound(Traceable):
         leaves, tree = jax.tree_util.tree_flatten_with_path(params)
         if tree != self._tree:
             raise OptionsError(
-                f"update() got parameters of another structure: {_difference(tree, self._tree)}",
+                f"update() got parameters of another structure: {difference(tree, self._tree)}",
                 loc=line_of(),
                 next_step="give parameters of the same structure, or bind anew",
             )
@@ -196,12 +204,12 @@ class Bound(Traceable):
             new: dict[Weight, tuple[Any, bool]] = {}
             for known, (path, leaf) in zip(self._leaves, leaves, strict=True):
                 if isinstance(known, Weight):
-                    new[known] = _array(known.name, leaf)
-                    _require_same(known, new[known][0])
-                elif known is not leaf and not _are_equal(known, leaf):
+                    new[known] = array_of(known.name, leaf)
+                    require_same(known, new[known][0], leaf)
+                elif known is not leaf and not are_equal(known, leaf):
                     raise OptionsError(
-                        f"update() got {leaf!r} for {_name(path)}, which is no array: {known!r} is "
-                        "compiled in",
+                        f"update() got {leaf!r} for {name_of(path)}, which is no array: "
+                        f"{known!r} is compiled in",
                         loc=line_of(),
                         next_step="bind anew, or make it an array",
                     )
@@ -302,78 +310,6 @@ def _value(weight: Weight) -> Any:
     return weight_p.bind(weight=weight)
 
 
-def _name(path: Any) -> str:
-    return "params" + jax.tree_util.keystr(path)
-
-
-def _difference(given: Any, bound: Any) -> str:
-    """The first name that only one of two structures has; trees of many layers are long."""
-    names = [
-        [
-            _name(path)
-            for path, _ in jax.tree_util.tree_leaves_with_path(
-                jax.tree_util.tree_unflatten(tree, [0] * tree.num_leaves)
-            )
-        ]
-        for tree in (given, bound)
-    ]
-    missing = next((name for name in names[1] if name not in names[0]), None)
-    if missing is not None:
-        return f"{missing} is bound, and not given"
-    more = next((name for name in names[0] if name not in names[1]), None)
-    if more is not None:
-        return f"{more} is given, and not bound"
-    shown = (textwrap.shorten(str(tree), 200, placeholder="...") for tree in (given, bound))
-    return " for ".join(shown)
-
-
-def _is_array(leaf: Any) -> bool:
-    return isinstance(leaf, jax.Array | np.ndarray | np.generic)
-
-
-def _array(name: str, leaf: Any) -> tuple[Any, bool]:
-    """The leaf as an array of JAX's on the CPU, and whether that is a copy."""
-    if isinstance(leaf, jax.core.Tracer):
-        raise OptionsError(
-            f"{name} is a traced value",
-            loc=line_of(),
-            next_step="bind arrays, outside of jit and grad; inside, call the function itself",
-        )
-    if not isinstance(leaf, jax.Array):
-        try:
-            with apart():  # an array, also inside of a jit or a map
-                return jnp.array(leaf, copy=True), True
-        except TypeError as error:
-            raise OptionsError(
-                f"{name} is no array: {error}",
-                loc=line_of(),
-                next_step="give arrays where arrays are bound",
-            ) from error
-    if leaf.is_deleted():
-        raise OptionsError(
-            f"{name} is deleted", loc=line_of(), next_step="bind arrays that are there"
-        )
-    devices = leaf.devices()
-    if len(devices) != 1 or next(iter(devices)).platform != "cpu":
-        raise OptionsError(
-            f"{name} is on {', '.join(map(str, devices))}",
-            loc=line_of(),
-            next_step="bind arrays of one device of the CPU, as jax.device_put makes them",
-        )
-    return leaf, False
-
-
-def _require_same(weight: Weight, array: Any) -> None:
-    aval = jax.typeof(array)
-    if (aval.shape, aval.dtype) != (weight.aval.shape, weight.aval.dtype):
-        raise OptionsError(
-            f"update() got {aval.str_short()} for {weight.name}, which is "
-            f"{weight.aval.str_short()}",
-            loc=line_of(),
-            next_step="give arrays of the same shapes and types, or bind anew",
-        )
-
-
 def _replace(new: Mapping[Weight, tuple[Any, bool]], made: Mapping[Any, Reading]) -> bool:
     """Unless a program that reads them, or another weight that it reads, is a new one meanwhile.
     On a thread that no signal interrupts, so that no update stops half-way."""
@@ -391,12 +327,3 @@ def _replace(new: Mapping[Weight, tuple[Any, bool]], made: Mapping[Any, Reading]
             table.put(reading.arrays, moment)
         snapshots.pass_on()
     return True
-
-
-def _are_equal(known: Any, leaf: Any) -> bool:
-    """Floats by their bits: programs tell -0.0 from 0.0, and a NaN is itself."""
-    if type(known) is not type(leaf):
-        return False
-    if isinstance(known, float | complex):
-        return bool(np.asarray(known).tobytes() == np.asarray(leaf).tobytes())
-    return bool(known == leaf)

@@ -166,8 +166,8 @@ class Weight:
 
     def _gone(self) -> GoneError:
         return GoneError(
-            f"the weight {self.name} is needed for a program that was not compiled before, and is "
-            "gone: programs keep what is made of it",
+            f"the weight {self.name} is needed as it was bound, and is gone: programs keep what is "
+            "made of it",
             next_step="keep the arrays that you bind, or call update() with them first",
         )
 

@@ -14,6 +14,7 @@ import pytest
 
 import stagejit
 from tests.binding.networks import array, assert_close
+from tests.transformations.test_transformations import run_with_two_devices
 
 MESH = jax.sharding.Mesh(jax.devices()[:1], ("i",))
 ROWS = jax.sharding.PartitionSpec("i")
@@ -119,3 +120,44 @@ def test_what_is_made_again_inside_is_an_array(around: str) -> None:
     wanted = f({"w": WEIGHTS}, X)
     np.testing.assert_allclose(AROUND[around](both)(X), wanted, rtol=1e-3, atol=1e-3)
     np.testing.assert_allclose(both(X[:3]), wanted[:3], rtol=1e-3, atol=1e-3)
+
+
+def test_on_two_devices() -> None:
+    """Arrays that each device has whole are bound as those of one; parts of arrays are not."""
+    run_with_two_devices("""
+        from jax.sharding import NamedSharding
+        import gc
+        mesh = jax.make_mesh((2,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
+        explicit = jax.make_mesh((2,), ("i",), axis_types=(jax.sharding.AxisType.Explicit,))
+        w = np.arange(96, dtype=np.float32).reshape(3, 32) / 50
+        f = lambda p, x: jnp.tanh(x @ p)
+        for known in (mesh, explicit):
+            for weights in (None, "int8"):
+                whole = NamedSharding(known, P())
+                bound = stagejit.bind(f, jax.device_put(w, whole), weights=weights)
+                near = lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-2, atol=1e-2)
+                near(bound(x), np.tanh(x @ w))
+                gc.collect()
+                near(bound(x[:2]), np.tanh(x[:2] @ w))
+                bound.update(jax.device_put(2 * w, whole))
+                near(bound(x), np.tanh(x @ (2 * w)))
+                bound.update(w)
+                near(bound(x), np.tanh(x @ w))
+        given = jax.device_put(w, NamedSharding(mesh, P()))
+        bound = stagejit.bind(f, given)
+        close(bound(x), np.tanh(x @ w))
+        given.delete()
+        close(bound(x), np.tanh(x @ w))
+        rows = dict(mesh=mesh, in_specs=P("i"), out_specs=P("i"))
+        close(jax.shard_map(lambda x: stagejit.bind(f, w)(x), **rows)(x), np.tanh(x @ w))
+        def updated(x):
+            bound.update(3 * w)
+            return bound(x)
+        close(jax.shard_map(updated, **rows)(x), np.tanh(x @ (3 * w)))
+        try:
+            stagejit.bind(f, jax.device_put(w, NamedSharding(mesh, P(None, "i"))))
+        except stagejit.errors.OptionsError as error:
+            assert "bind arrays that one device of the CPU has whole" in str(error)
+        else:
+            raise AssertionError("parts of an array were bound")
+        """)

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import copy
+import gc
+from typing import Any
+
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import stagejit
-from stagejit.errors import OptionsError, StagejitError
-from tests.binding.networks import X, layers
+from stagejit.errors import GoneError, OptionsError, StagejitError
+from tests.binding.networks import X, array, layers
 
 
 def test_traced_parameters_are_refused() -> None:
@@ -35,3 +40,42 @@ def test_a_keyword_that_there_is_not_is_told_with_the_nearest() -> None:
         stagejit.bind(lambda p, x: x, layers(), budget=3)
     with pytest.raises(TypeError, match="'static_argnum': did you mean 'static_argnums'"):
         stagejit.bind(lambda p, x: x, layers(), static_argnum=0)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "int64", "complex128"])
+@pytest.mark.parametrize("bound_wide", [False, True])
+def test_what_numpy_arrays_become_is_told(dtype: Any, bound_wide: bool) -> None:
+    """Which `jax.enable_x64` says, of each call."""
+    w = np.ones((4, 3), dtype)
+    with jax.enable_x64(bound_wide):
+        bound = stagejit.bind(lambda p, x: x * p.sum(), w)
+    narrow = {"float64": "float32", "int64": "int32", "complex128": "complex64"}[dtype]
+    where = "was where that was bound" if not bound_wide else "is here"
+    said = rf"NumPy's {dtype} becomes {narrow} where jax.enable_x64 is off, as it {where}\n"
+    with jax.enable_x64(not bound_wide), pytest.raises(OptionsError, match=said) as caught:
+        bound.update(w)
+    assert "Next: bind and update with jax.enable_x64 alike" in str(caught.value)
+    with jax.enable_x64(bound_wide):
+        bound.update(w)
+
+
+@pytest.mark.parametrize(
+    "other", [np.ones((4, 3), np.int32), np.ones((3, 3)), jnp.ones((4, 3), jnp.int32)]
+)
+def test_of_other_arrays_nothing_is_told_of_x64(other: Any) -> None:
+    bound = stagejit.bind(lambda p, x: x * p.sum(), np.ones((4, 3), np.float32))
+    with jax.enable_x64(True), pytest.raises(OptionsError, match="which is float32") as caught:
+        bound.update(other)
+    assert "enable_x64" not in str(caught.value)
+
+
+def test_who_copies_what_is_gone_is_told_so() -> None:
+    """No program has anything to do with it."""
+    w = jnp.asarray(array(64, 64))
+    bound = stagejit.bind(lambda p, x: x @ p, w, weights="int8")
+    bound(jnp.ones((2, 64)))
+    del w
+    gc.collect()
+    said = "the weight params is needed as it was bound, and is gone: programs keep what is made"
+    with pytest.raises(GoneError, match=said):
+        copy.deepcopy(bound)

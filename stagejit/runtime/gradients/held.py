@@ -43,7 +43,8 @@ class _Hold:
         for weight in weights:
             if weight in self.before:
                 again = self.before[weight]
-                array = None if again is None else again()
+                with apart():
+                    array = None if again is None else again()
                 if array is None or array.is_deleted():
                     raise GoneError(
                         f"nobody has what the weight {weight.name} was when the gradient began",
