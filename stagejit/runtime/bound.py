@@ -22,7 +22,7 @@ import math
 import operator
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 import numpy as np
@@ -41,14 +41,24 @@ from stagejit.runtime.cpu.weights import Table
 from stagejit.runtime.hosting.program import HostProgram
 from stagejit.runtime.hosting.program_steps import BufferRef, Copy
 from stagejit.runtime.lowering.emission import converted
-from stagejit.runtime.lowering.evaluating import Evaluated
 from stagejit.runtime.objects.engine import machine
 from stagejit.runtime.objects.object_cache import ObjectCache, digest
 from stagejit.schedule.schedule import Run, Schedule
 from stagejit.trace.weights import Content, Reading, Weight, changing, content_of, weight_p
 
 Array = np.ndarray[Any, np.dtype[Any]]
-Compile = Callable[[Made], Evaluated | None]  # None for a weight as it is
+
+
+class Evaluation(Protocol):
+    """Makes a value of weights. name: see `Evaluated`."""
+
+    @property
+    def name(self) -> str: ...
+
+    def __call__(self, *arrays: Any) -> list[Any]: ...
+
+
+Compile = Callable[[Made], Evaluation | None]  # None for a weight as it is
 
 # Operations for each byte that is hashed and read: below, making a value anew is as fast.
 _FLOPS_A_BYTE = 16
@@ -343,7 +353,7 @@ def _remember(key: Any, contents: Sequence[Content], result: Array) -> None:
 
 
 def _from_disk_or_made(
-    made: Made, evaluate: Evaluated | None, arrays: Sequence[Any], cache: ObjectCache | None,
+    made: Made, evaluate: Evaluation | None, arrays: Sequence[Any], cache: ObjectCache | None,
     room: Room,
 ) -> Array:  # fmt: skip
     key = ""

@@ -159,9 +159,7 @@ class _Parted(dict[Value, list[Box] | None]):
 
     def __missing__(self, value: Value) -> list[Box] | None:
         readers = self.graph.users(value)
-        boxes = {
-            known_box(op) for op in readers if _is_known_box(op) and self._is_factor(op.result)
-        }
+        boxes = {known_box(op) for op in readers if is_known_box(op) and self._is_factor(op.result)}
         try:
             found = self._rests(value, sorted(boxes, key=lambda box: box.offsets))
         except Undecided:
@@ -188,7 +186,7 @@ class _Parted(dict[Value, list[Box] | None]):
         )
 
 
-def _is_known_box(op: Op) -> bool:
+def is_known_box(op: Op) -> bool:
     return op.definition.is_extract and None not in op.attrs["offsets"]
 
 
@@ -221,7 +219,7 @@ def _parted(graph: Graph) -> _Parted:
 def _parted_base(graph: Graph, value: Value) -> Value | None:
     """What a value is a box of, if that is a weight, or that in another order."""
     box = base_of(value)
-    if box.op not in graph or not _is_known_box(box.op):
+    if box.op not in graph or not is_known_box(box.op):
         return None
     base = box.op.operands[0]
     return base if graph.is_bound(base_of(base)) else None
