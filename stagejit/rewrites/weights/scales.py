@@ -39,7 +39,7 @@ from stagejit.rewrites.weights.behind import (
     weights_behind,
 )
 from stagejit.rewrites.weights.made import base_of
-from stagejit.trace.weights import Content, Weight, content_of
+from stagejit.trace.weights import Content, Weight, changing, content_of
 from stagejit.types import f16
 
 NAME = "scale-weights"
@@ -175,6 +175,7 @@ class Factor:
     def is_finite(self, new: Mapping[Weight, Any]) -> bool:
         """Of the weights of this moment, but for `new` ones. Where these are gone, what was seen
         of them counts."""
+        of = [weight.content for weight in self.weights]
         try:
             arrays = [weight.elements_of(new.get(weight)) for weight in self.weights]
         except GoneError:
@@ -183,10 +184,11 @@ class Factor:
         rows = ([x[turn] if each else x for x, each in both] for turn in range(self.turns))
         found = all(self._has_finite(row) for row in rows)
         if not new:
-            self.seen[:] = [weight.content for weight in self.weights]
-            for weight in self.weights:
-                weight.finite[self.key] = found
-                weight.factors.add(self)
+            with changing:
+                self.seen[:] = of
+                for weight, content in zip(self.weights, of, strict=True):
+                    if weight.content is content:
+                        weight.finite[self.key] = found
         return found
 
     def _has_finite(self, arrays: Sequence[Any]) -> bool:
@@ -196,10 +198,14 @@ class Factor:
             return bool(np.isfinite(1 / wide if self.fn == "div" else wide).all())
 
     def require_finite(self, new: Mapping[Weight, Any]) -> None:
-        """Raises OptionsError. What was looked at is not looked at again."""
+        """For a program that has it in its weights. Raises OptionsError. What was looked at is not
+        looked at again."""
         now = [content_of(new[w]) if w in new else w.content for w in self.weights]
         is_known = len(now) == len(self.seen) and all(map(operator.is_, now, self.seen))
         if is_known or self.is_finite(new):
+            with changing:
+                for weight in self.weights:
+                    weight.factors.add(self)
             return
         names = ", ".join(weight.name for weight in self.weights)
         what, does = ("a zero", "divided") if self.fn == "div" else ("an Inf", "multiplied")
