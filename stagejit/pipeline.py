@@ -282,9 +282,7 @@ def _load(c: Compilation) -> None:
     if c.sources:
         makers, extensions = evaluations(c.request.options, _loaded), c.request.options.extensions
         readers = readers_of(c.resolved)
-        weights = BoundWeights(
-            c.sources, makers, cache, c.measures, extensions, readers, c.factors
-        )
+        weights = BoundWeights(c.sources, makers, cache, c.measures, extensions, readers, c.factors)
     if isinstance(c.target, Device):
         return _load_on_gpu(c, cache, weights)
     require_here(c.target)

@@ -22,7 +22,7 @@ import math
 import operator
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import jax
 import numpy as np
@@ -41,23 +41,13 @@ from stagejit.runtime.cpu.weights import Table
 from stagejit.runtime.hosting.program import HostProgram
 from stagejit.runtime.hosting.program_steps import BufferRef, Copy
 from stagejit.runtime.lowering.emission import converted
+from stagejit.runtime.lowering.evaluating import Evaluation
 from stagejit.runtime.objects.engine import machine
 from stagejit.runtime.objects.object_cache import ObjectCache, digest
 from stagejit.schedule.schedule import Run, Schedule
 from stagejit.trace.weights import Content, Reading, Weight, changing, content_of, weight_p
 
 Array = np.ndarray[Any, np.dtype[Any]]
-
-
-class Evaluation(Protocol):
-    """Makes a value of weights. name: see `Evaluated`."""
-
-    @property
-    def name(self) -> str: ...
-
-    def __call__(self, *arrays: Any) -> list[Any]: ...
-
-
 Compile = Callable[[Made], Evaluation | None]  # None for a weight as it is
 
 # Operations for each byte that is hashed and read: below, making a value anew is as fast.

@@ -25,9 +25,9 @@ from stagejit.options import Options
 from stagejit.rewrites.cloning import copied
 from stagejit.rewrites.weights.behind import is_known_box
 from stagejit.rewrites.weights.made import Made
-from stagejit.runtime.bound import Compile, Evaluation
+from stagejit.runtime.bound import Compile
 from stagejit.runtime.cpu.loader import LoadedProgram
-from stagejit.runtime.lowering.evaluating import Evaluated
+from stagejit.runtime.lowering.evaluating import Evaluated, Evaluation
 from stagejit.runtime.lowering.staged import NativeCall, Reshape, Staged
 from stagejit.runtime.objects.object_cache import digest
 

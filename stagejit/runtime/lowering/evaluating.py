@@ -7,7 +7,7 @@ of it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 from jax.extend.core import Primitive
@@ -25,6 +25,15 @@ staged_p.def_abstract_eval(  # type: ignore[no-untyped-call]
     lambda *_, program: [jax.core.ShapedArray(t.shape, t.dtype.numpy) for t in program.types]
 )
 mlir.register_lowering(staged_p, lambda ctx, *args, program: emit(ctx, program.staged, args))
+
+
+class Evaluation(Protocol):
+    """Makes a value of weights. name: see `Evaluated`."""
+
+    @property
+    def name(self) -> str: ...
+
+    def __call__(self, *arrays: Any) -> list[Any]: ...
 
 
 @remembered_weakly
