@@ -55,7 +55,7 @@ def nested(fn: str, params: Any, x: Any) -> Any:
 
 
 NETS = [straight, computed, scanned, branches, nested]
-FOLDED = (straight, computed, scanned)
+FOLDED = (straight, computed, scanned, branches)
 X = jnp.asarray(np.random.default_rng(0).uniform(1, 2, (8, 16)), jnp.float32)
 
 
