@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from stagejit.base.records import replace
 from stagejit.errors import InternalError
 from stagejit.runtime.cpu.loops.inlined import inlined
 from stagejit.runtime.hosting.program import Launch, Step, walk
@@ -57,11 +58,13 @@ def function_of(loop: Loop[Step] | While[Step], texts: Mapping[str, str], loops:
 
 @dataclass
 class _Writer:
-    """lines: of the function, behind those that make room on the stack."""
+    """lines: of the function, behind those that make room on the stack. starts: where bases begin
+    that loops around move backwards: at what the first reference does."""
 
     loop: Loop[Step] | While[Step]
     around: int
     bases: dict[BufferRef, str] = field(default_factory=dict)
+    starts: dict[BufferRef, int] = field(default_factory=dict)
     room: list[str] = field(default_factory=list)
     lines: list[str] = field(default_factory=list)
     constants: list[str] = field(default_factory=list)
@@ -149,7 +152,10 @@ class _Writer:
             if base == first and 0 <= behind < own.nbytes:
                 self.workspace = self.workspace or self.on_stack(own.nbytes)
                 return self.workspace, behind
-        return self.bases.setdefault(base, f"%base{len(self.bases)}"), offset
+        if any(stride < 0 for stride in outer):  # its first byte may lie before the buffer, then
+            base = replace(base, offset_nbytes=self.starts.setdefault(base, offset))
+        name = self.bases.setdefault(base, f"%base{len(self.bases)}")
+        return name, offset - base.offset_nbytes
 
     # -- steps ------------------------------------------------------------------------------------
 

@@ -89,6 +89,24 @@ def test_loops_in_loops_move_by_their_own_turns() -> None:
     assert found == {"arg": [100, 0, 0, 100, 0, 0], "result": [100, 100, 100, 100, 100, 100]}
 
 
+def test_what_loops_around_move_backwards_begins_inside_of_its_buffer() -> None:
+    """At what is referred to first; the rest is as far from that as before."""
+    body = (add(at(B, 16, -8, 8), at(B, 40, -8, 8)), Copy(at(B, 64, -8), at(A, 8, 8), 8))
+    function = made(Loop(2, body), loops=1)
+    assert function.buffers == (at(B, 16, -8), at(A, 0, 8))
+    address = engine().load({function.symbol: function.text})[function.symbol]
+    call = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 2, *[ctypes.c_int64] * 2, ctypes.c_void_p)
+    argument, result = np.arange(10, 13), np.arange(9)
+    wanted = result.copy()
+    for turn in range(2):
+        places = (result.ctypes.data + 16 - 8 * turn, argument.ctypes.data + 8 * turn)
+        call(address)((ctypes.c_void_p * 2)(*places), None, 0, 1, None)
+        for inner in range(2):
+            wanted[5 - turn + inner] = wanted[2 - turn + inner] + 1
+            wanted[8 - turn] = argument[1 + turn]
+    np.testing.assert_array_equal(result, wanted)
+
+
 def test_a_workspace_stays_on_the_stack_from_turn_to_turn() -> None:
     first = at(ARENA, 64)
     body = (add(first, at(ARENA, 72), 1), add(at(ARENA, 72), first, 1), Copy(at(B, 0, 8), first, 8))
