@@ -4,6 +4,7 @@ instruction on 64 bytes slows some cores down, see Note [Long vectors]."""
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -70,4 +71,12 @@ def test_long_ones_are_seen() -> None:
     function = b.finish()
     assert uses_long(assembly(function, LONG))
     assert not uses_long(assembly(function, SHORT))
-    assert np.isclose(SHORT.peak_flops * 2, LONG.peak_flops)
+    assert np.isclose(SHORT.cycles_per_second, LONG.cycles_per_second)
+
+
+@pytest.mark.parametrize(("ports", "part"), [(1, 1.0), (2, 0.5)])
+def test_halves_of_a_port_are_two_for_short_ones(ports: int, part: float) -> None:
+    whole = 2 * 16 * ports * LONG.cycles_per_second
+    short = replace(LONG, fma_ports=ports, peak_flops=whole).with_short_vectors()
+    assert np.isclose(short.peak_flops, part * whole)
+    assert short.fma_ports == 2
