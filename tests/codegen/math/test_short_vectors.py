@@ -77,6 +77,6 @@ def test_long_ones_are_seen() -> None:
 @pytest.mark.parametrize(("ports", "part"), [(1, 1.0), (2, 0.5)])
 def test_halves_of_a_port_are_two_for_short_ones(ports: int, part: float) -> None:
     whole = 2 * 16 * ports * LONG.cycles_per_second
-    short = replace(LONG, fma_ports=ports, peak_flops=whole).with_short_vectors()
+    short = replace(LONG, fma_ports=ports, peak_flops=whole).with_short_vectors
     assert np.isclose(short.peak_flops, part * whole)
     assert short.fma_ports == 2
