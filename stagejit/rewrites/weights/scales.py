@@ -14,8 +14,9 @@ convolution before it: what is subtracted in between is multiplied by the same f
 from __future__ import annotations
 
 import itertools
+import math
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -131,20 +132,20 @@ def _with_weights(graph: Graph, op: Op, product: Op, factor: Value) -> Outcome:
     wide = build(graph, "broadcast", [source], shape=weights.shape, axes=tuple(known))
     operands = list(product.operands)
     operands[at] = _applied(graph, op, weights, wide)
-    graph.factors[seen.key, seen.weights, seen.sliced] = seen
+    graph.factors[seen.key, seen.weights, seen.loops] = seen
     return build(graph, product.kind, operands, product.loc, **product.attrs)
 
 
 @dataclass(frozen=True, eq=False)
 class Factor:
     """What weights are multiplied by, or divided, in each slice that is meant. fn: which of both;
-    alone: of inputs for `weights`, the factor; sliced: which of these have slices. seen: the arrays
-    that somebody looked at."""
+    alone: of inputs for `weights`, the factor; loops: along how many of the first axes of these
+    each has slices. seen: the arrays that somebody looked at."""
 
     fn: str
     alone: Graph
     weights: tuple[Weight, ...]
-    sliced: tuple[bool, ...]
+    loops: tuple[int, ...]
     seen: list[Content] = field(default_factory=list)
 
     @staticmethod
@@ -158,15 +159,28 @@ class Factor:
             return None
         found = Factor(
             str(function_of(op)), copied(graph, of, [factor], ()), weights,
-            tuple(value in graph.sliced for value in of),
+            tuple(w.aval.ndim - v.type.rank for v, w in zip(of, weights, strict=True)),
         )  # fmt: skip
         size = sum(_LOOK + value.type.size for value in values)
         return found if found.turns * size <= _MOST_ELEMENTS else None
 
     @property
+    def _outer(self) -> list[tuple[int, ...]]:
+        """The axes of each weight along which it has slices. Weights that have the same ones are
+        taken to be in the same slice at a time, others in any."""
+        both = zip(self.weights, self.loops, strict=True)
+        return [weight.aval.shape[:loops] for weight, loops in both]
+
+    @property
     def turns(self) -> int:
-        sliced = itertools.compress(self.weights, self.sliced)
-        return next((weight.aval.shape[0] for weight in sliced), 1)
+        return math.prod(math.prod(outer) for outer in set(self._outer))
+
+    def _slices(self, arrays: Sequence[Any]) -> Iterator[list[Any]]:
+        kinds = sorted(set(self._outer))
+        for places in itertools.product(*map(np.ndindex, kinds)):
+            at = dict(zip(kinds, places, strict=True))
+            both = zip(arrays, self._outer, strict=True)
+            yield [x[at[outer]] if outer else x for x, outer in both]
 
     @property
     def key(self) -> tuple[str, str]:
@@ -180,9 +194,7 @@ class Factor:
             arrays = [weight.elements_of(new.get(weight)) for weight in self.weights]
         except GoneError:
             return all(weight.finite.get(self.key) for weight in self.weights)
-        both = list(zip(arrays, self.sliced, strict=True))
-        rows = ([x[turn] if each else x for x, each in both] for turn in range(self.turns))
-        found = all(self._has_finite(row) for row in rows)
+        found = all(map(self._has_finite, self._slices(arrays)))
         if not new:
             with changing:
                 self.seen[:] = of

@@ -12,6 +12,7 @@ import pytest
 from jax import lax
 
 import stagejit
+from stagejit.errors import OptionsError
 from stagejit.rewrites.driving.driver import LocalStep, run_steps
 from stagejit.rewrites.weights import scales
 from stagejit.rewrites.weights.scales import NAME, RULES, scaled_product
@@ -294,6 +295,30 @@ def test_a_factor_of_layers_is_looked_at_in_each() -> None:
 
     assert scaled(jnp.ones((4, 16)))
     assert not scaled(jnp.ones((4, 16)).at[3, 5].set(jnp.inf))
+
+
+@pytest.mark.parametrize("fn", ["mul", "div"])
+@pytest.mark.parametrize("at", [(0, 0), (0, 2), (1, 1)])
+def test_factors_of_layers_of_layers_are_looked_at_in_each(at: tuple[int, int], fn: str) -> None:
+    def deep(params: Any, x: Any) -> Any:
+        return lax.scan(lambda c, inner: (_scanned(fn, inner, c), None), x, params)[0]
+
+    ones = jnp.ones((2, 3, 16))
+    s = ones.at[(*at, 7)].set(jnp.inf if fn == "mul" else 0)
+    x = jnp.asarray(np.random.default_rng(0).uniform(1, 2, (8, 16)), jnp.float32)
+    weights = jnp.broadcast_to(jnp.eye(16), (2, 3, 16, 16))
+    for factor, is_applied in ((ones, True), (s, False)):
+        params = weights, factor, ones / 2
+        bound = stagejit.bind(deep, params)
+        np.testing.assert_allclose(bound(x), deep(params, x), rtol=1e-6)
+        told = [d for d in bound.plan(x).decisions if d.rewrite == NAME]
+        assert any(d.applied for d in told) == is_applied
+        assert told
+    bound = stagejit.bind(deep, (weights, ones, ones / 2))
+    bound(x)
+    with pytest.raises(OptionsError, match="before any call"):
+        bound.update((weights, s, ones / 2))
+    np.testing.assert_allclose(bound(x), deep((weights, ones, ones / 2), x), rtol=1e-6)
 
 
 def test_a_factor_that_is_computed_of_weights() -> None:
