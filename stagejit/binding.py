@@ -217,9 +217,10 @@ class Bound(Traceable):
             new[self._moment] = _words(self._words), True
             wait_for_calls()  # which may still read the weights
             arrays = {weight: array for weight, (array, _) in new.items()}
-            made: dict[Any, Reading] = {}
-            while not on_another_thread(lambda: _replace(new, made)):  # noqa: B023 - called now
+            is_done = False
+            while not is_done:
                 made = {table: table.reading(arrays) for table in tables_of(new)}
+                is_done = on_another_thread(functools.partial(_replace, new, made))
             for weight in new:
                 weight.let_go_unless_read()
             for table in made:

@@ -76,7 +76,7 @@ def product_kernel(region: ClosedRegion, target: Target, only: TileSize | None =
         _Width(target, [make_plan(region, nest, target, only) for nest in nests], number > 0)
         for number, target in enumerate(_fitting(nests, machine)[: None if only is None else 1])
     ]
-    ranked = cheapest("width", widths, _Width.cost, _Width.in_words, "s on one core")
+    ranked = cheapest("width", widths, _Width.seconds, _Width.in_words, "s on one core")
     target, plans, _ = ranked.best
     seconds = ranked.cost + region_seconds(region, target)
 
@@ -97,11 +97,9 @@ class _Width(NamedTuple):
     narrows: bool
 
     def seconds(self) -> float:
-        return sum(plan.tiling.cycles for plan in self.plans) / self.target.cycles_per_second
-
-    def cost(self) -> float:
-        """Seconds, with what is not modelled."""
-        return self.seconds() * (_WAITS if self.narrows else 1.0)
+        """With what is not modelled."""
+        cycles = sum(plan.tiling.cycles for plan in self.plans)
+        return cycles / self.target.cycles_per_second * (_WAITS if self.narrows else 1.0)
 
     def in_words(self) -> str:
         return f"vectors of {self.target.vector_nbytes} bytes"
