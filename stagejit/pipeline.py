@@ -21,7 +21,6 @@ import functools
 
 from stagejit.base.records import replace
 from stagejit.base.symbolic import Undecided
-from stagejit.base.threads.collector import collector_paused
 from stagejit.base.threads.frames import with_room_for_frames
 from stagejit.codegen.cuda.device import Device
 from stagejit.codegen.generate import kernel_cache, vectors_for
@@ -177,7 +176,9 @@ def _place(c: Compilation) -> None:
     log, relaid = lay_out(c.dispatches, c.request.options)
     c.regions = regions_of(c.dispatches, c.request.options)
     c.whereabouts = Whereabouts(c.grouping, c.launched, {**replaced, **relaid}, c.regions)
-    c.decisions += (*decisions, *log.decisions, *explain_producers(c.whereabouts))
+    c.decisions += (*decisions, *log.decisions)
+    if c.is_shown:
+        c.decisions += explain_producers(c.whereabouts)
 
 
 def _verify_dispatches(c: Compilation) -> None:
@@ -212,7 +213,7 @@ def _verify_resolved(c: Compilation) -> None:
 def _schedule(c: Compilation) -> None:
     """Values get buffers, accesses are exact boxes; then order, barriers, memory: the plan."""
     options, machine = c.request.options, c.target
-    c.decisions = list(named(c.decisions, names_of(c.whereabouts)))
+    c.decisions = list(named(c.decisions, names_of(c.whereabouts))) if c.is_shown else []
     made = schedule(c.resolved, c.regions, options, c.decisions, machine)
     tiles = options.enabled(choose.NAME)
     packs = tuple(packs_of(c.regions, resolver_for(machine, options))) if tiles else ()
@@ -342,17 +343,13 @@ STEPS: tuple[Step[Compilation], ...] = (
 
 
 def compile_request(request: Request) -> Staged:
-    """What the embedding installs: all steps. What they made is gone before the collector is on."""
-    with collector_paused():
-        return _compiled(request)
-
-
-def _compiled(request: Request) -> Staged:
+    """What the embedding installs: all steps. What they made is gone when this returns."""
     compilation = Compilation.of(request)
+    compilation.is_shown = False  # what is shown of a function is compiled anew
     with progress(request.name, len(STEPS), wanted=request.options.progress) as began:
         compilation.run_until("load", began)
     note(compilation.compile_times)
     jax_traces.register()
     for graph in (compilation.graph, compilation.resolved, compilation.dispatches):
-        graph.dissolve()  # what is shown of a function is compiled anew
+        graph.dissolve()
     return compilation.staged

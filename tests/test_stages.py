@@ -19,7 +19,11 @@ import numpy as np
 import pytest
 
 import stagejit
+from stagejit import pipeline
 from stagejit.bench.workloads.catalogue import WORKLOADS
+from stagejit.dispatch.origins import naming
+from stagejit.dispatch.origins.naming import Names
+from stagejit.dispatch.origins.whereabouts import Whereabouts
 from stagejit.errors import OptionsError
 from stagejit.graph.text.parser import parse as parse_graph
 from stagejit.graph.text.printer import as_text as graph_text
@@ -266,6 +270,23 @@ def test_disabling_a_switch_never_changes_results(switch: str) -> None:
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
     applied = {d.rewrite for d in f.explain(X, W).decisions if d.applied}
     assert switch not in applied
+
+
+def test_decisions_are_put_in_words_for_those_who_look_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    told = list[Whereabouts]()
+
+    def names_of(where: Whereabouts) -> Names:
+        told.append(where)
+        return naming.names_of(where)
+
+    monkeypatch.setattr(pipeline, "names_of", names_of)
+    f = stagejit.jit(lambda x: jnp.tanh(x * 2).sum(axis=1))
+    f(X).block_until_ready()
+    assert not told
+    assert any(each.rewrite == "fuse-producers" for each in f.plan(X).decisions)
+    assert told
 
 
 def test_full_barriers_order_all_dispatches() -> None:

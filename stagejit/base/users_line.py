@@ -15,6 +15,7 @@ import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
 from types import FrameType
 
@@ -56,11 +57,15 @@ def users_frame() -> FrameType | None:
     for start in (sys._getframe(1), *_behind.frames):
         frame: FrameType | None = start
         while frame is not None:
-            file = frame.f_code.co_filename
-            if not file.startswith(_BETWEEN) or file.startswith(_PROGRAMS):
+            if not _is_between(frame.f_code.co_filename):
                 return frame
             frame = frame.f_back
     return None
+
+
+@lru_cache(maxsize=512)  # of the few files of a stack, each at every look at it
+def _is_between(file: str) -> bool:
+    return file.startswith(_BETWEEN) and not file.startswith(_PROGRAMS)
 
 
 def waiting_frames() -> tuple[FrameType, ...]:

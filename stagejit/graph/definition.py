@@ -275,10 +275,13 @@ class OwnOp(Extension):
     definition: OpDef
 
 
+_NOTHING = nullcontext()
+
+
 def declaring(own: Sequence[OwnOp]) -> AbstractContextManager[None]:
     """Inside, on this thread, these kinds are known as well. Raises ExtensionError for two of one
     name."""
-    return _declaring(own) if own else nullcontext()
+    return _declaring(own) if own else _NOTHING
 
 
 @contextmanager

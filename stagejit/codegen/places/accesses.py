@@ -23,13 +23,18 @@ def read_cost(form: Affine, var: Var, lanes: int, neighbours: int = 0) -> float:
     neighbours: the number of elements that lie between two lanes and are wanted too, so that whole
     vectors are moved for all of them and dealt out.
     """
-    if any(inner is not var and var in loops_of(inner) for inner in form.vars()):
-        return 2.0 * lanes
-    coeff = form.coeff(var)
+    coeff = 0
+    for inner, times in form.terms:
+        if inner is var:
+            coeff = times
+        elif var in loops_of(inner):
+            return 2.0 * lanes
+    if -1 <= coeff <= 1:
+        return 1.0 if coeff else 0.1
     shared = coeff == neighbours != 0 and _phase_is_known(form, coeff)
     if is_dealt(coeff, lanes, shared=shared):
         return dealing_cost(coeff, lanes, shared=shared)
-    return 0.1 if coeff == 0 else 1.0 if abs(coeff) == 1 else float(lanes)
+    return float(lanes)
 
 
 def _phase_is_known(form: Affine, stride: int) -> bool:

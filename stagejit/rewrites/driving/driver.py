@@ -55,8 +55,10 @@ class LocalStep:
         return frozenset(names | ({self.sharing.name} if self.sharing else set()))
 
     def run(self, log: Log, options: Options) -> None:
-        own = [each.rule for each in options.parts_of(OwnRule) if each.step == self.name]
-        table = RuleTable.of((*self.rules, *own)) if own else self._table
+        table = self._table
+        if options.extensions:
+            own = [each.rule for each in options.parts_of(OwnRule) if each.step == self.name]
+            table = RuleTable.of((*self.rules, *own)) if own else table
         shares = self.sharing is not None and options.enabled(self.sharing.name)
         kinds = map(attrgetter("kind"), log.graph.ops())
         if shares or not table.by_kind.keys().isdisjoint(kinds):
@@ -135,6 +137,11 @@ def run_steps(
     if options.verify:
         verified(graph, "trace")
     graph.eliminate_dead()
+    if not (options.extensions or options.verify or watch):  # as of most, and there are many steps
+        for step in steps:
+            step.run(log, options)
+            graph.eliminate_dead()
+        return log.decisions
     for step, own in with_own(steps, options):
         decided = len(log.decisions)
         compares = own is not None and options.verify and isinstance(step, GraphStep)

@@ -45,6 +45,7 @@ class Artifacts:
 
     left_to_xla: why no call of this function is ours; its plan then has no kernels. Empty for ours.
     seconds: time of each step that has run, by name. watch: sees graphs after their rewrites.
+    is_shown: whether somebody may ask what was decided; of a function that is only called, nobody.
     """
 
     request: Request
@@ -52,6 +53,7 @@ class Artifacts:
     target: Target | Device = field(default_factory=Target.host)
     seconds: dict[str, float] = field(default_factory=dict)
     watch: Watch | None = None
+    is_shown: bool = True
     graph: Graph = field(init=False)
     sources: tuple[Source, ...] = ()  # of the bound inputs of the graph
     measures: tuple[Made, ...] = ()  # of weights, to be shown

@@ -8,6 +8,7 @@ user's lives longer for it; at most `KEPT` entries; nothing here fails a call.
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
@@ -200,19 +201,22 @@ def signature_of(
             name or f"argument {number}",
             aval.str_short(short_dtypes=True) if hasattr(aval, "str_short") else str(aval),
             bool(getattr(aval, "weak_type", False)),
-            bool(_at(donated, number)),
-            _layout(_at(layouts, number)),
-            _sharding(_at(shardings, number)),
+            bool(gone),
+            _layout(layout),
+            _sharding(sharding),
         )
-        for number, (name, aval) in enumerate(zip(names, avals, strict=True))
+        for number, (name, aval, gone, layout, sharding) in enumerate(
+            zip(names, avals, *map(_and_none, (donated, layouts, shardings)), strict=False)
+        )
     )
     # Pieces of transformed programs have arguments without names.
     inside = is_inside or (bool(avals) and not any(names))
     return Signature(arguments, passed, options, _settings(), tuple(platforms), inside)
 
 
-def _at(values: Sequence[Any] | None, number: int) -> Any:
-    return values[number] if values is not None and number < len(values) else None
+def _and_none(values: Sequence[Any] | None) -> Iterator[Any]:
+    """None for all that have no value."""
+    return itertools.chain(values or (), itertools.repeat(None))
 
 
 def _layout(layout: Any) -> str:

@@ -21,10 +21,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
+import numpy as np
 
 _MOST_FRAMES = 200
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 _LEAF = "*"
+_LEAVES = (jax.Array, np.ndarray, float, int)  # whose structure nobody has to ask for
 
 
 @dataclass(frozen=True)
@@ -132,6 +134,8 @@ def _shown(value: Any) -> tuple[str, int]:
 
 def _structure(value: Any) -> tuple[str, int]:
     """Those of its containers."""
+    if isinstance(value, _LEAVES):
+        return _LEAF, 0
     with contextlib.suppress(Exception):
         tree = jax.tree.structure(value)
         text = str(tree).removeprefix("PyTreeDef(").removesuffix(")")

@@ -68,8 +68,12 @@ def cache_key(ir: str) -> str:
 def machine() -> str:
     """What must be equal where an object is to run: processor, LLVM, the kernels' ABI."""
     host = Target.host()
-    version = ".".join(map(str, llvm.llvm_version_info))
-    return digest(host.cpu, host.features, llvmlite.__version__, version, str(ABI_VERSION))
+    return _machine_of(host.cpu, host.features, llvmlite.__version__, llvm.llvm_version_info)
+
+
+@cache  # it is a part of every key
+def _machine_of(cpu: str, features: str, llvmlite: str, version: tuple[int, ...]) -> str:
+    return digest(cpu, features, llvmlite, ".".join(map(str, version)), str(ABI_VERSION))
 
 
 @dataclass(eq=False)
@@ -321,6 +325,8 @@ def _target_machine(level: int) -> Iterator[Any]:
 class _parsed:
     """The verified module of `ir`, in a context of its own that is freed with it."""
 
+    _data_layout = ""  # the same of all target machines, which take long to say it
+
     def __init__(self, ir: str, machine: Any) -> None:
         self._ir, self._machine = ir, machine
 
@@ -328,7 +334,9 @@ class _parsed:
         try:
             self._module = llvm.parse_assembly(self._ir, llvm.create_context())
             self._module.triple = Target.host().triple
-            self._module.data_layout = str(self._machine.target_data)
+            if not _parsed._data_layout:
+                _parsed._data_layout = str(self._machine.target_data)
+            self._module.data_layout = _parsed._data_layout
             self._module.verify()
             if self._ir.startswith(WITH_PASSES):
                 _optimize(self._module, self._machine)

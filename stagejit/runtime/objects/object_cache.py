@@ -15,6 +15,7 @@ import os
 import sys
 import threading
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 
 from stagejit.base.threads.locks import new_lock
@@ -208,11 +209,22 @@ def cache_in(folder: str | None) -> ObjectCache | None:
         return None
     with _CACHES_LOCK:
         try:
-            path = default_folder() if folder is None else Path(folder).expanduser()
+            path = _resolved(folder, *map(os.environ.get, _ASKED))
         except RuntimeError as no_home:
             key = f"~{folder}"
             if key not in _CACHES:
                 _CACHES[key] = None
                 ObjectCache(Path("~"))._warn("has no folder for", no_home)
             return None
-        return None if path is None else _CACHES.setdefault(str(path), ObjectCache(path))
+        if path is None:
+            return None
+        return _CACHES.get(str(path)) or _CACHES.setdefault(str(path), ObjectCache(path))
+
+
+_ASKED = ("STAGEJIT_CACHE_DIR", "XDG_CACHE_HOME", "HOME")
+
+
+@lru_cache(maxsize=16)
+def _resolved(folder: str | None, *asked: str | None) -> Path | None:
+    """asked: what else it depends on, the variables of the environment above."""
+    return default_folder() if folder is None else Path(folder).expanduser()

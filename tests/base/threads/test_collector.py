@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import gc
 import os
+import subprocess
+import sys
+import textwrap
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -68,6 +71,32 @@ def test_no_collection_while_a_function_is_compiled(monkeypatch: pytest.MonkeyPa
 
 
 X = np.linspace(0.5, 1, 64, dtype=np.float32).reshape(8, 8)
+
+
+FIRST = textwrap.dedent("""
+    import gc, sys
+    import jax.numpy as jnp, numpy as np, stagejit
+
+    x = np.ones(7, np.float32)
+    imported, inside = "stagejit.pipeline" in sys.modules, []
+
+    def look(phase, info):
+        frame, files = sys._getframe(), set()
+        while frame is not None:
+            files.add(frame.f_code.co_filename)
+            frame = frame.f_back
+        inside.append({stagejit.api.__file__, "<frozen importlib._bootstrap>"} <= files)
+
+    gc.callbacks.append(look)
+    stagejit.jit(lambda x: jnp.sin(x) * 2)(x).block_until_ready()
+    gc.collect()
+    assert not imported and "stagejit.pipeline" in sys.modules
+    assert inside and not any(inside)
+""")
+
+
+def test_no_collection_while_the_compiler_is_imported() -> None:
+    subprocess.run([sys.executable, "-c", FIRST], check=True, timeout=300)
 
 
 def long_chain(x: Any) -> Any:

@@ -234,3 +234,17 @@ def test_any_order_of_rules_keeps_every_value(
               Options(verify=True))  # fmt: skip
     for ours, theirs in zip(interpret(graph, program.args), before, strict=True):
         np.testing.assert_array_equal(ours, theirs)
+
+
+@pytest.mark.fuzz
+@given(programs())
+def test_who_looks_changes_no_decision(program: RandomProgram) -> None:
+    plain, watched, verified = (graph_of(program.fn, *program.args) for _ in range(3))
+    seen: list[Decision] = []
+    decisions = rewrite_graph(plain, Options())
+    assert (
+        rewrite_graph(watched, Options(), watch=lambda _, __, made: seen.extend(made)) == decisions
+    )
+    assert rewrite_graph(verified, Options(verify=True)) == decisions
+    assert seen == [each for each in decisions if each in seen]
+    assert as_text(plain) == as_text(watched) == as_text(verified)
