@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import operator
 import secrets
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
@@ -32,13 +33,15 @@ from stagejit.runtime.cpu import snapshots
 from stagejit.runtime.gradients import held, seams
 from stagejit.runtime.waiting import wait_for_calls
 from stagejit.trace.calls.parameters import (
+    Given,
     are_equal,
-    array_of,
     difference,
+    given_of,
     is_array,
     name_of,
     require_same,
 )
+from stagejit.trace.contents import content_of
 from stagejit.trace.weights import Budget, Forms, Reading, Weight, changing, tables_of, weight_p
 
 if TYPE_CHECKING:
@@ -49,6 +52,7 @@ seams.install()
 
 Form = Literal["bf16", "int8", "int4"]
 BUDGET_MS = 60_000.0
+_MOST_SMALL = 1 / 64  # of the bytes of all weights
 
 
 def bind(
@@ -94,8 +98,9 @@ def bind(
     such as one of `jax.jit`, reads the weights of the moment in which it runs.
     `copy.deepcopy` and pickle take what is bound along (for pickle, `fun` has to be one that it
     takes: of a module, by its name); what they give compiles anew, when it is called.
-    The caller may forget `params`: a weight of which only something else is read is freed; programs
-    that need it later raise GoneError. Copies of NumPy arrays stay, unless programs read all of it.
+    The caller may forget `params`: a weight of which only something else is read is freed, but for
+    the smallest. What was made stays; programs that need what was not made, or a NumPy array that
+    somebody wrote to since, raise GoneError.
     Raises OptionsError for arrays that no device has whole, on another platform, or deleted.
     """
     if weights not in (None, *get_args(Form)):
@@ -144,9 +149,11 @@ class Bound(Traceable):
         for path, leaf in leaves:
             name = name_of(path)
             if is_array(leaf):
-                leaf = Weight(name, *array_of(name, leaf), budget, self._forms)
+                array, is_copy, content = given_of(name, leaf)
+                leaf = Weight(name, array, is_copy, budget, self._forms, content)
                 leaf.moment = self._moment
             self._leaves.append(leaf)
+        _mark_small(self._weights())
         self._lock = new_lock()
         self._given = fun, form, budget, options, jit_options
         functools.update_wrapper(self, fun, updated=())
@@ -201,11 +208,11 @@ class Bound(Traceable):
                 next_step="give parameters of the same structure, or bind anew",
             )
         with self._lock:
-            new: dict[Weight, tuple[Any, bool]] = {}
+            new: dict[Weight, Given] = {}
             for known, (path, leaf) in zip(self._leaves, leaves, strict=True):
                 if isinstance(known, Weight):
-                    new[known] = array_of(known.name, leaf)
-                    require_same(known, new[known][0], leaf)
+                    new[known] = given_of(known.name, leaf)
+                    require_same(known, new[known].array, leaf)
                 elif known is not leaf and not are_equal(known, leaf):
                     raise OptionsError(
                         f"update() got {leaf!r} for {name_of(path)}, which is no array: "
@@ -214,9 +221,10 @@ class Bound(Traceable):
                         next_step="bind anew, or make it an array",
                     )
             self._words[-1] += 1  # a moment that nobody knows, if this fails
-            new[self._moment] = _words(self._words), True
+            words = _words(self._words)
+            new[self._moment] = Given(words, True, content_of(words))
             wait_for_calls()  # which may still read the weights
-            arrays = {weight: array for weight, (array, _) in new.items()}
+            arrays = {weight: given.array for weight, given in new.items()}
             is_done = False
             while not is_done:
                 made = {table: table.reading(arrays) for table in tables_of(new)}
@@ -241,6 +249,8 @@ class Bound(Traceable):
             for source, array in table.named_arrays()
             if not isinstance(source, Weight)
         }
+        for weight in weights:
+            made |= {key: array.nbytes for key, array in weight.instead.items() if array.ndim}
         kept = [w for w in weights if w.is_held or w.is_read]
         original = {w.content: w.nbytes for w in kept}
         total = sum(original.values()), sum(made.values())
@@ -300,6 +310,14 @@ def _remaining(fun: Callable[..., Any], leaves: Sequence[Any], tree: Any) -> Cal
     return bound
 
 
+def _mark_small(weights: Sequence[Weight]) -> None:
+    """The smallest of them, which are together few bytes beside all."""
+    left = _MOST_SMALL * sum(weight.nbytes for weight in weights)
+    for weight in sorted(weights, key=operator.attrgetter("nbytes")):
+        left -= weight.nbytes
+        weight.is_small = left >= 0
+
+
 def _words(words: Sequence[int]) -> Any:
     """See Note [Moments] in `trace/calls/moments.py`; an array, wherever it is made."""
     with apart():
@@ -311,7 +329,7 @@ def _value(weight: Weight) -> Any:
     return weight_p.bind(weight=weight)
 
 
-def _replace(new: Mapping[Weight, tuple[Any, bool]], made: Mapping[Any, Reading]) -> bool:
+def _replace(new: Mapping[Weight, Given], made: Mapping[Any, Reading]) -> bool:
     """Unless a program that reads them, or another weight that it reads, is a new one meanwhile.
     On a thread that no signal interrupts, so that no update stops half-way."""
     with changing:
@@ -321,8 +339,8 @@ def _replace(new: Mapping[Weight, tuple[Any, bool]], made: Mapping[Any, Reading]
             return False
         for weight in new:
             held.keep(weight)
-        for weight, (array, is_copy) in new.items():
-            weight.put(array, is_copy=is_copy)
+        for weight, given in new.items():
+            weight.put(given.array, is_copy=given.is_copy, content=given.content)
         moment = snapshots.next_moment()
         for table, reading in made.items():
             table.put(reading.arrays, moment)

@@ -45,7 +45,8 @@ from stagejit.runtime.lowering.evaluating import Evaluation
 from stagejit.runtime.objects.engine import machine
 from stagejit.runtime.objects.object_cache import ObjectCache, digest
 from stagejit.schedule.schedule import Run, Schedule
-from stagejit.trace.weights import Content, Reading, Weight, changing, content_of, weight_p
+from stagejit.trace.contents import Content, content_of
+from stagejit.trace.weights import Reading, Weight, changing, weight_p
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Compile = Callable[[Made], Evaluation | None]  # None for a weight as it is
@@ -207,6 +208,12 @@ class BoundWeights:
             if seen.all():
                 return functools.partial(_put_together, shape, dtype, parts)
         return None
+
+    def made_of(self, weight: Weight) -> list[Array]:
+        """What the program reads now that is made of a weight, or of it and others, and what
+        measures that."""
+        both = zip((*self._sources, *self._measures), self.table.arrays, strict=True)
+        return [x for of, x in both if isinstance(of, Made) and weight in of.weights]
 
     def named_arrays(self) -> list[tuple[Source, Array]]:
         """What the program reads now."""

@@ -30,6 +30,7 @@ from stagejit.compat import constant_array, remembered_weakly, type_of, unfolded
 from stagejit.errors import GoneError
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.ops.control import bodies_of, read_from_outside
+from stagejit.trace.contents import Content, content_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,58 +56,47 @@ class Forms:
         self.form, self.is_overruled = form, False
 
 
-class Content:
-    """What an array is, for those who made something of it: as long as a weight has it."""
-
-    def __init__(self, array: Any) -> None:
-        self.array = weakref.ref(array)
-        self.weights: weakref.WeakSet[Weight] = weakref.WeakSet()
-
-
-_contents: weakref.WeakValueDictionary[int, Content] = weakref.WeakValueDictionary()
-_lock = new_lock()
 # Held while weights become others, and while tables join them or are given what programs read: who
 # evaluated something before looks, holding it, whether it was of what is there now.
 changing = new_lock()
-
-
-def content_of(array: Any) -> Content:
-    """The same for the same array."""
-    with _lock:
-        found = _contents.get(id(array))
-        if found is None or found.array() is not array:
-            found = _contents[id(array)] = Content(array)
-        return found
 
 
 @remembered_weakly
 class Weight:
     """One array of those that a function is bound to.
 
-    name: where it stands in the tree. is_copy: the caller has no reference to it. budget: for what
-    is made of it. form: how products read it, see `rewrites/weights/forms.py`; axes: its axes
-    there, by what is made of it, which the first program decides, by all of its products; kept: why
-    it has no such form, which any program may find. finite: whether factors that are computed of
-    it were, when somebody looked; factors: those that have to be, which an update has looked at.
-    tables: of programs that read it, or what is made of it. moment:
-    the weight that is the number of the last update, of all weights of a function that is bound;
-    is_moment: it is one. holds: of those of its moments that somebody may still ask for, see
-    `runtime/gradients/held.py`.
+    name: where it stands in the tree. is_copy: nobody else can give it again. budget: for what is
+    made of it. form: how products read it, see `rewrites/weights/forms.py`; axes: its axes there,
+    by what is made of it, which the first program decides, by all of its products; kept: why it has
+    no such form, which any program may find. finite: whether factors that are computed of it were,
+    when somebody looked; factors: those that have to be, which an update has looked at. tables: of
+    programs that read it, or what is made of it. moment: the weight that is the number of the last
+    update, of all weights of a function that is bound; is_moment: it is one. is_small: it stays.
+    holds: of those of its moments that somebody may still ask for, see `runtime/gradients/held.py`.
 
     Note [One form]: all programs read the same elements of a weight, whichever is compiled first.
     So one that finds a reason to keep it as it is overrules those that read it in fewer bytes:
     calls of the bound function compile these anew. Programs of others around it stay as they are.
 
     Note [Who keeps an array]: the weight does, until what programs read is made of it alone; from
-    then on only whoever gave it does, who may delete or donate it at any time. What a program
-    reads, packed or as it lies, is made of that again, if need be. What else the caller let go can
-    be read by no program that is compiled later, which is an error that says so. What is a copy of
-    the caller's array nobody else has: the weight keeps it until it can be made again of what a
-    program reads, and then that, whatever becomes of the program.
+    then on only whoever gave it does, who may delete or donate it at any time. What was made of it
+    the weight keeps from then on, whatever becomes of the programs: those that are compiled later
+    read that, too, or the array, where it can be made again of it, as it was packed. The smallest
+    weights, as factors and biases, stay as they are (`is_small`): they cost nothing, and are what
+    programs read each in a way of its own. What else of an array the caller let go, or has written
+    to (see Note [Copies for weights]), no program reads that is compiled later, which is an error
+    that says so. What is a copy of what nobody can give again the weight keeps until it can be made
+    again.
     """
 
     def __init__(
-        self, name: str, array: Any, is_copy: bool, budget: Budget, forms: Forms | None = None
+        self,
+        name: str,
+        array: Any,
+        is_copy: bool,
+        budget: Budget,
+        forms: Forms | None = None,
+        content: Content | None = None,
     ) -> None:
         self.name, self.budget, self.is_copy = name, budget, is_copy
         self._forms = forms or Forms()
@@ -116,14 +106,14 @@ class Weight:
         self.finite: dict[tuple[object, str], bool] = {}
         self.factors: weakref.WeakSet[Any] = weakref.WeakSet()
         self.moment: Weight | None = None
-        self.is_moment = False
+        self.is_moment = self.is_small = False
         self._holds: tuple[weakref.ref[Any], ...] = ()
         self.aval = jax.typeof(array)
         self.tables: weakref.WeakSet[Any] = weakref.WeakSet()
         self._held: Any = array
-        # Makes what is not held of what a program reads.
-        self._again: Callable[[], Any] | None = None
-        self.content = content_of(array)
+        self._again: Callable[[], Any] | None = None  # makes the array, where it is not held
+        self.instead: dict[int, Any] = {}  # what was made of it, where it is not held; by identity
+        self.content = content_of(array) if content is None else content
         self.content.weights.add(self)
 
     @property
@@ -168,7 +158,8 @@ class Weight:
         return GoneError(
             f"the weight {self.name} is needed as it was bound, and is gone: programs keep what is "
             "made of it",
-            next_step="keep the arrays that you bind, or call update() with them first",
+            next_step="keep the arrays that you bind, and those of NumPy's as they are, or call "
+            "update() with them first",
         )
 
     @property
@@ -182,10 +173,13 @@ class Weight:
         return constant_array(array, self.aval, type_of(self.aval))
 
     @property
-    def extent(self) -> tuple[bool, float]:
+    def extent(self) -> tuple[bool, float] | None:
         """Whether the array has neither Inf nor NaN; and the largest magnitude of what else it
-        has."""
-        array = self.elements
+        has. None where it is gone."""
+        try:
+            array = self.elements
+        except GoneError:
+            return None
         ends = [float(array.min()), float(array.max())] if array.size else [0.0]
         if all(map(math.isfinite, ends)):
             return True, max(map(abs, ends))
@@ -210,7 +204,7 @@ class Weight:
         array, those that were compiled stay, and no other one reads it."""
         if self.axes and not self.kept:
             try:
-                self._held = self.array
+                self._held, self.instead = self.array, {}
             except GoneError:
                 return
             self.is_copy = True  # so that it stays until these are compiled anew
@@ -219,8 +213,8 @@ class Weight:
 
     @property
     def is_held(self) -> bool:
-        """Whether this object keeps the array alive, in memory that no program reads."""
-        return self._held is not None or (self._again is not None and not self.tables)
+        """Whether this object keeps the array alive."""
+        return self._held is not None
 
     @property
     def is_read(self) -> bool:
@@ -231,24 +225,29 @@ class Weight:
     def nbytes(self) -> int:
         return type_of(self.aval).nbytes
 
-    def put(self, array: Any, *, is_copy: bool) -> None:
+    def put(self, array: Any, *, is_copy: bool, content: Content | None = None) -> None:
         """Another array of the same type."""
         self.content.weights.discard(self)
-        self._held, self.content, self.is_copy = array, content_of(array), is_copy
-        self._again = None
+        self.content = content_of(array) if content is None else content
+        self._held, self.is_copy = array, is_copy
+        self._again, self.instead = None, {}
         self.finite = {factor.key: True for factor in self.factors}
         self.content.weights.add(self)
 
     def let_go_unless_read(self) -> None:
-        """Only the caller keeps the array from now on, if no program reads it; a copy of the
-        caller's array, what it can be made of again."""
+        """Only the caller keeps the array from now on, and this what is made of it, if no program
+        reads the array. For those who have just made something of it."""
         content = self.content
-        if self._held is None or not self.tables or self.is_read:
+        if not self.tables or self.is_small or self.is_read:
             return
-        again = self._of_tables() if self.is_copy else None
+        again = self._again or self._of_tables()
+        content.note_bytes()
         with changing:
-            if self.content is content and (again is not None or not self.is_copy):
-                self._held, self._again = None, again
+            if self.content is not content or (again is None and self.is_copy):
+                return
+            self._held, self._again = None, again
+            for table in self.tables:
+                self.instead |= {id(array): array for array in table.made_of(self)}
 
     def __repr__(self) -> str:
         return f"{self.name}: {self.aval.str_short()}"

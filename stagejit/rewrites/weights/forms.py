@@ -187,11 +187,11 @@ def _read_in_few_bytes(value: Value, bits: int) -> str:
 def _not_held(weights: Sequence[Weight], form: str, paired: bool) -> str:
     """Why the form cannot hold what one of the weights is now; empty where it can. What they
     become, and what is computed of several, is looked at when it is made, see `runtime/bound.py`.
-    paired: see `stored.py`.
+    paired: see `stored.py`. A weight that is gone was looked at when something was made of it.
     """
     for weight in weights:
-        if not weight.kept and not weight.axes:
-            is_finite, largest = weight.extent
+        if not weight.kept and not weight.axes and (extent := weight.extent):
+            is_finite, largest = extent
             if not is_finite and not has_infinities(form):
                 weight.keep(_NO_NUMBERS)
             elif not stays_finite(form, largest, paired):

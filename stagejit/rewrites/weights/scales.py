@@ -40,7 +40,8 @@ from stagejit.rewrites.weights.behind import (
     weights_behind,
 )
 from stagejit.rewrites.weights.made import base_of
-from stagejit.trace.weights import Content, Weight, changing, content_of
+from stagejit.trace.contents import Content, content_of
+from stagejit.trace.weights import Weight, changing
 from stagejit.types import f16
 
 NAME = "scale-weights"

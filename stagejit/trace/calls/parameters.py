@@ -8,15 +8,14 @@ but for `jax.enable_x64`, which says so of NumPy arrays everywhere.
 from __future__ import annotations
 
 import textwrap
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
-from stagejit.base.enabling import apart
 from stagejit.base.extension import line_of
 from stagejit.errors import OptionsError
+from stagejit.trace.contents import Content, content_of, copy_of
 from stagejit.trace.weights import Weight
 
 
@@ -49,8 +48,16 @@ def is_array(leaf: Any) -> bool:
     return isinstance(leaf, jax.Array | np.ndarray | np.generic)
 
 
-def array_of(name: str, leaf: Any) -> tuple[Any, bool]:
-    """The leaf as an array of JAX's on the CPU, and whether that is a copy."""
+class Given(NamedTuple):
+    """array: of JAX's, on the CPU. is_copy: nobody else can give it again."""
+
+    array: Any
+    is_copy: bool
+    content: Content
+
+
+def given_of(name: str, leaf: Any) -> Given:
+    """Of a leaf that is an array."""
     if isinstance(leaf, jax.core.Tracer):
         raise OptionsError(
             f"{name} is a traced value",
@@ -59,8 +66,8 @@ def array_of(name: str, leaf: Any) -> tuple[Any, bool]:
         )
     if not isinstance(leaf, jax.Array):
         try:
-            with apart():  # an array, also inside of a jit or a map
-                return jnp.array(leaf, copy=True), True
+            array, content = copy_of(leaf)
+            return Given(array, not isinstance(leaf, np.ndarray), content)
         except TypeError as error:
             raise OptionsError(
                 f"{name} is no array: {error}",
@@ -81,8 +88,9 @@ def array_of(name: str, leaf: Any) -> tuple[Any, bool]:
             " them",
         )
     if len(devices) > 1:  # what one of them has, which nobody else keeps as an array
-        return leaf.addressable_data(0), True
-    return leaf, False
+        part = leaf.addressable_data(0)
+        return Given(part, True, content_of(part))
+    return Given(leaf, False, content_of(leaf))
 
 
 def require_same(weight: Weight, array: Any, leaf: Any) -> None:

@@ -74,11 +74,10 @@ def test_neither_order_is_another_one(pair: tuple[str, str], form: Any) -> None:
         memory = bound.memory_analysis()
         found.append((values, {name: memory[name] for name in ("kept_nbytes", "weight_error")}))
         # whatever is kept, it is of the weights that there are now
-        bound.update({**PARAMS, "w": 2 * PARAMS["w"]})
+        others = {**PARAMS, "w": 2 * PARAMS["w"]}
+        bound.update(others)
         after = {how: bound(how, X) for how in order}
-        fresh = stagejit.bind(
-            read, {**PARAMS, "w": 2 * PARAMS["w"]}, weights=form, static_argnums=0
-        )
+        fresh = stagejit.bind(read, others, weights=form, static_argnums=0)
         for how in order:
             fresh(how, X)
         jax.tree.map(np.testing.assert_array_equal, after, {how: fresh(how, X) for how in order})
