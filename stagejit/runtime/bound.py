@@ -20,7 +20,6 @@ import functools
 import hashlib
 import math
 import operator
-import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -29,7 +28,6 @@ import numpy as np
 from jax.interpreters import mlir
 
 from stagejit.base.extension import Extension
-from stagejit.base.threads.locks import new_lock
 from stagejit.compat import constant_array, physical_aval, type_of
 from stagejit.errors import GoneError, OptionsError, UnsupportedOpError
 from stagejit.index.layout import Layout
@@ -38,6 +36,7 @@ from stagejit.rewrites.weights.scales import Factor
 from stagejit.runtime.cpu.huge_pages import Room, put_on_huge_pages
 from stagejit.runtime.cpu.loader import LoadedProgram, load_program
 from stagejit.runtime.cpu.weights import Table
+from stagejit.runtime.found_again import Lookup
 from stagejit.runtime.hosting.program import HostProgram
 from stagejit.runtime.hosting.program_steps import BufferRef, Copy
 from stagejit.runtime.lowering.emission import converted
@@ -45,7 +44,7 @@ from stagejit.runtime.lowering.evaluating import Evaluation
 from stagejit.runtime.objects.engine import machine
 from stagejit.runtime.objects.object_cache import ObjectCache, digest
 from stagejit.schedule.schedule import Run, Schedule
-from stagejit.trace.contents import Content, content_of
+from stagejit.trace.contents import content_of
 from stagejit.trace.weights import Reading, Weight, changing, weight_p
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -118,15 +117,24 @@ class BoundWeights:
         return arrays
 
     def _result(self, made: Made, new: Mapping[Weight, Any], room: Room) -> Array:
-        """From memory, from disk, or made now."""
+        """From memory, from disk, or made now. What lies otherwise is taken where the weights are
+        gone."""
         contents = [content_of(new[w]) if w in new else w.content for w in made.weights]
         evaluate = self._made[made]
-        key = (made.text, evaluate and evaluate.name, self._extensions, *map(id, contents))
-        found = _remembered(key, contents)
+        code = None if evaluate is None else evaluate.name
+        value = Lookup(made, code, self._extensions, contents)
+        found = value.found()
         if found is None:
-            arrays = [_array(weight, new) for weight in made.weights]
-            found = _from_disk_or_made(made, evaluate, arrays, self._cache, room)
-            _remember(key, contents, found)
+            try:
+                arrays = [_array(weight, new) for weight in made.weights]
+            except GoneError:
+                known = value.row_major()
+                if known is None:
+                    raise
+                found = _laid_out(known, made.type.layout, room)
+            else:
+                found = _from_disk_or_made(made, evaluate, arrays, self._cache, room)
+            value.remember(found)
         return found
 
     def reading(self, new: Mapping[Weight, Any]) -> Reading:
@@ -318,35 +326,12 @@ def _put_together(shape: Sequence[int], dtype: Any, parts: Sequence[tuple[Made, 
     return jax.numpy.asarray(array)
 
 
-# By what is computed of which contents; nothing is kept alive for those who may come.
-_known: dict[Any, tuple[tuple[weakref.ref[Content], ...], weakref.ref[Array]]] = {}
-_FEWEST_KNOWN = 64
-_most_known = _FEWEST_KNOWN  # what is gone is forgotten when there are so many
-_lock = new_lock()
 _counts = {"evaluated": 0, "from disk": 0}
 
 
 def evaluation_counts() -> dict[str, int]:
     """How often something was made of weights in this process, and how often it was on disk."""
     return dict(_counts)
-
-
-def _remembered(key: Any, contents: Sequence[Content]) -> Array | None:
-    with _lock:
-        of, result = _known.get(key, ((), None))
-        same = len(of) == len(contents) and all(a() is b for a, b in zip(of, contents, strict=True))
-        return result() if result is not None and same else None
-
-
-def _remember(key: Any, contents: Sequence[Content], result: Array) -> None:
-    global _most_known
-    with _lock:
-        if len(_known) >= _most_known:  # so that each is looked at once or twice, not by all others
-            for gone in [known for known, (_, other) in _known.items() if other() is None]:
-                del _known[gone]
-            _most_known = max(2 * len(_known), _FEWEST_KNOWN)
-        refs = tuple(map(weakref.ref, contents))
-        _known[key] = refs, weakref.ref(result)
 
 
 def _from_disk_or_made(
