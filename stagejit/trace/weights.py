@@ -238,6 +238,8 @@ class Weight:
         """Only the caller keeps the array from now on, and this what is made of it, if no program
         reads the array. For those who have just made something of it."""
         content = self.content
+        if self.is_small and not self._held.is_deleted():
+            self._again = self._again or _keeping(self._held)
         if not self.tables or self.is_small or self.is_read:
             return
         again = self._again or self._of_tables()

@@ -64,22 +64,35 @@ def others(bound: Any) -> dict[str, Callable[[], Any]]:
     }
 
 
+def forget(params: Any, how: str) -> None:
+    spoil = jax.jit(lambda p: jax.tree.map(lambda leaf: leaf * np.nan, p), donate_argnums=0)
+    if how == "deleted":
+        jax.tree.map(lambda leaf: leaf.delete(), params)
+    elif how == "donated":
+        jax.block_until_ready(spoil(params))
+    params.clear()
+    gc.collect()
+
+
 @pytest.mark.some(12)
 @pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize("kind", [np.array, jnp.array], ids=["numpy", "jax"])
+@pytest.mark.parametrize("how", ["as NumPy's", "as JAX's", "deleted", "donated"])
 @pytest.mark.parametrize("form", [None, "bf16", "int8", "int4"])
 @pytest.mark.parametrize("name", NETWORKS)
-def test_it_is_called_in_other_ways(name: str, form: Any, kind: Any) -> None:
+def test_it_is_called_in_other_ways(name: str, form: Any, how: str) -> None:
     """Also after an update, of which nothing was compiled."""
-    bound = stagejit.bind(NETWORKS[name], jax.tree.map(kind, PARAMS), weights=form)
+    kind: Any = np.array if how == "as NumPy's" else jnp.array
+    params = jax.tree.map(kind, PARAMS)
+    bound = stagejit.bind(NETWORKS[name], params, weights=form)
     bound(X)
     for _ in range(2):
-        gc.collect()
+        forget(params, how)
         wanted = bound(X)
         for way, call in others(bound).items():
             np.testing.assert_allclose(call(), wanted, rtol=2e-4, atol=2e-3, err_msg=way)
         assert str(bound.explain(X))
-        bound.update(jax.tree.map(lambda leaf: kind(leaf[::-1]), PARAMS))
+        params = jax.tree.map(lambda leaf: kind(leaf[::-1]), PARAMS)
+        bound.update(params)
 
 
 @pytest.mark.parametrize("kind", [np.array, jnp.array], ids=["numpy", "jax"])
