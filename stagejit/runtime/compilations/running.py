@@ -70,8 +70,12 @@ def _run(step: Step[C], made: C, own: Sequence[OwnOp]) -> None:
     """Symbolic sizes have graphs and plans, kernels do not. own: kinds that are known, too."""
     start, doing = time.perf_counter(), step.name
     try:
-        with step.turn(), declaring(own):
-            step.run(made)
+        with step.turn():
+            if own:
+                with declaring(own):
+                    step.run(made)
+            else:
+                step.run(made)
         made.seconds[step.name] = time.perf_counter() - start
         if made.request.options.verify:
             doing = "verify"
