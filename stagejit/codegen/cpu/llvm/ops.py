@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from stagejit.codegen.cpu.llvm.byte_lanes import shuffled
 from stagejit.codegen.cpu.llvm.casts import cast
 from stagejit.codegen.cpu.llvm.dots import dot_bytes
 from stagejit.codegen.cpu.llvm.lookups import lookup
@@ -298,7 +299,7 @@ def constant_mask(active: int, lanes: int) -> Ref:
 def _shuffle(e: Emitter, op: Op, args: list[Ref], result: Type) -> Ref:
     """LLVM looks at all shuffles that lead to one together, but not across a fence, which is there
     for floats and costs nothing."""
-    found = e.shuffle(args[0], args[1] if len(args) > 1 else None, op.attrs["lanes"])
+    found = shuffled(e, args[0], args[1] if len(args) > 1 else None, op.attrs["lanes"])
     is_fenced = op.attrs.get("ends", False) and result.elem in ("f32", "f64")
     return e.call("arithmetic.fence", result, [found]) if is_fenced else found
 
