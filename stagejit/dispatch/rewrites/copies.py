@@ -10,6 +10,7 @@ A donated argument that is returned as it is lies where it is returned: that cop
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from stagejit.dispatch.in_place import refuse_updates
 from stagejit.dispatch.outputs import without_reshapes
@@ -33,13 +34,24 @@ def elide_copies(log: Log, views: Views) -> None:
     _Copies(log, views).run()
 
 
+@dataclass(frozen=True)
+class _Used:
+    """How a version of a buffer is used: see `Users`."""
+
+    is_passed: bool
+    is_updated: bool
+    is_returned: bool
+
+
 class _Copies:
     """`read`: what is read of the versions of a buffer and not overwritten by a later one: who
-    overwrites it after all of these has to wait for who reads it."""
+    overwrites it after all of these has to wait for who reads it. `used`: how versions are used
+    that are copied, maybe by many."""
 
     def __init__(self, log: Log, views: Views) -> None:
         self.log, self.graph, self.views = log, log.graph, views
         self.read: dict[Chain, BoxIndex[Read]] = {}
+        self.used: dict[Value, _Used] = {}
 
     def run(self) -> None:
         """Copies of arguments last: when all that is made of a copy lies in one memory, the latest
@@ -85,6 +97,7 @@ class _Copies:
             self.log.put(result.op, [copied])
             return None
         self.graph.replace_uses(result, copied)
+        self.used.clear()
         return self.views.drop(self.log, result)
 
     def _refuse_memory(self, value: Value) -> str:
@@ -107,18 +120,25 @@ class _Copies:
         """Who reads what updates of a copy overwrite, by the first of these updates; or why they
         cannot all come first."""
         views, version = self.views, behind_aliases(copied)
-        users, chain = users_of(self.graph, version), views.chain(copy.version)
+        used, chain = self._used(version), views.chain(copy.version)
         earlier = views.chain(version)
-        if users.passed or chain.is_passed or is_passed(earlier.versions[0]):
+        if used.is_passed or chain.is_passed or is_passed(earlier.versions[0]):
             return "a barrier passes it on"
-        if users.update is not None:
+        if used.is_updated:
             return "another update overwrites what is copied"
         memory = views.memory(copied)
         if memory.op.definition.is_input and views.returned_in(memory) is not chain.versions[-1]:
             return _PAIRED
-        if any(reader is self.graph.return_op for reader, _ in users.readers):
+        if used.is_returned:
             return "it is returned as it is"
         return self._first(self._read_of(earlier), chain.versions[1:], copy.version.op)
+
+    def _used(self, version: Value) -> _Used:
+        if version not in self.used:
+            users, last = users_of(self.graph, version), self.graph.return_op
+            is_returned = any(reader is last for reader, _ in users.readers)
+            self.used[version] = _Used(users.passed, users.update is not None, is_returned)
+        return self.used[version]
 
     def _first(self, index: BoxIndex[Read], updates: Sequence[Value], copying: Op) -> First | str:
         """The same of what is in `index`. What is taken from there, later updates need not ask
@@ -182,6 +202,7 @@ class _Copies:
                 graph.set_operand(use.user, use.operand, copied)
         self._note(self._read_of(views.chain(version)), (version, *updates))
         views.merge(result, copied)
+        self.used.pop(version, None)
         left = None
         if len(op.results) > 1:
             left = views.drop(self.log, result)
