@@ -144,6 +144,7 @@ class _Resolution:
         self.constants: dict[tuple[Value, Layout], Value] = {}
         self.layouts: dict[tuple[Op, int], Layout] = {}  # of outputs that are encoded
         self.settled: dict[tuple[Op, Value], Decision] = {}  # of outputs that are encoded
+        self.resolvers: dict[tuple[Op, Value], Resolver] = {}  # of outputs that are encoded
         self.bound: dict[int, Layout] = {}
         self.origins: dict[Op, Op] = {}
 
@@ -294,10 +295,14 @@ class _Resolution:
     def _resolver(self, op: Op, output: Value) -> Resolver:
         """Of the target that an output is for: that of the dispatch, or, where it only packs, of
         the first one that reads it."""
-        part = parts_of(op)[0]
-        readers = self.graph.users(op.results[part.outputs.index(output)])
-        packs = _operand(part, output.op.operands[0]) is not None
-        return self.of(readers[0] if packs and readers else op)
+        known = self.resolvers.get((op, output))
+        if known is None:
+            part = parts_of(op)[0]
+            packs = _operand(part, output.op.operands[0]) is not None
+            number = part.outputs.index(output)
+            readers = self.graph.users(op.results[number]) if packs else ()
+            known = self.resolvers[op, output] = self.of(readers[0] if readers else op)
+        return known
 
     def _as_wanted(self, op: Op, value: Value) -> Value:
         """What `op` reads of an operand: a copy, where its target wants it in other tiles than that

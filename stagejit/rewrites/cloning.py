@@ -114,9 +114,10 @@ def copied(
     inputs are called alike, and ops come as their users read them."""
     made = Graph(name or graph.name)
     known = {}
-    names = {} if name else dict(zip(graph.inputs, graph.input_names, strict=True))
     for at, value in enumerate(inputs):
-        input_name = names.get(value, f"{'w' if name else 'hoisted'}{at}")
+        input_name = f"{'w' if name else 'hoisted'}{at}"
+        if not name and value.op.definition.is_input:
+            input_name = graph.input_names[value.op.attrs["index"]]
         known[value] = made.add_input(input_name, value.type, donated=at in donated)
     wanted = list(dict.fromkeys(outputs))
     known |= (cloned_alike if name else cloned)(made, wanted, known)

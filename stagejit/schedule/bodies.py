@@ -285,25 +285,30 @@ def touches_of(region: Region, bodies: Bodies) -> tuple[tuple[Touch, ...], tuple
         index = behind_aliases(op.operands[0])
         reads.append(Touch(index, Box.whole(index.shape)))
     found = [body.touches() for body in bodies.each]
-    for body, own in zip(bodies.each, found, strict=True):
-        others = [other for other in found if other is not own and op.definition.is_branch]
+    beside = [tuple(map(_by_value, each)) for each in found] if op.definition.is_branch else []
+    for number, (body, own) in enumerate(zip(bodies.each, found, strict=True)):
+        others = [*beside[:number], *beside[number + 1 :]]
         for side, made in enumerate((reads, writes)):
             for touch in own[side]:
                 # The condition of a loop may fail at once.
                 certain = body.trip is not None and all(
-                    _is_certain(touch, other[side]) for other in others
+                    _is_certain(touch, other[side].get(touch.value, ())) for other in others
                 )
                 made.append(replace(touch, may=touch.may or not certain))
     return _united(reads), _united(writes)
 
 
 def _is_certain(touch: Touch, others: Sequence[Touch]) -> bool:
-    """Whether another branch touches all of the box, too."""
-    return any(o.value is touch.value and o.must and o.box.contains(touch.box) for o in others)
+    """Whether another branch touches all of the box, too. others: what it touches of the value."""
+    return any(o.must and o.box.contains(touch.box) for o in others)
 
 
 def _united(touches: Sequence[Touch]) -> tuple[Touch, ...]:
-    by_value: dict[Value, list[Touch]] = {}
+    return tuple(touch for found in _by_value(touches).values() for touch in joined(found))
+
+
+def _by_value(touches: Sequence[Touch]) -> dict[Value, list[Touch]]:
+    found: dict[Value, list[Touch]] = {}
     for touch in touches:
-        by_value.setdefault(touch.value, []).append(touch)
-    return tuple(touch for found in by_value.values() for touch in joined(found))
+        found.setdefault(touch.value, []).append(touch)
+    return found

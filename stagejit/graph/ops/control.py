@@ -92,6 +92,19 @@ def given(op: Op) -> dict[int, list[tuple[Graph, Value]]]:
     return found
 
 
+def given_at(op: Op, operand: int) -> list[tuple[Graph, Value]]:
+    """What `given` has of one operand; nothing of what is carried, or says which branch runs."""
+    bodies = bodies_of(op)
+    if op.definition.is_branch:
+        carried = any(operand == at + 1 for _, at in op.attrs["carried"])
+        none = carried or not operand
+        return [] if none else [(body, body.inputs[operand - 1]) for body in bodies]
+    carries, end = op.attrs["carries"], len(bodies[0].inputs)
+    if operand < end:
+        return [(bodies[0], bodies[0].inputs[operand])] if operand >= carries else []
+    return [(bodies[1], bodies[1].inputs[operand - end + carries])]
+
+
 def is_sliced(op: Op, operand: int) -> bool:
     """Whether each iteration has a slice of the operand."""
     if not op.definition.is_loop:

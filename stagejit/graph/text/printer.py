@@ -45,13 +45,15 @@ def value_names(graph: Graph) -> Names:
     """`%name` for inputs, `%n` for results of ops in topological order."""
     names: dict[Value, str] = {}
     taken: set[str] = set()
+    last: dict[str, int] = {}  # by names, the number of the copies so far
     for value, name in zip(graph.inputs, graph.input_names, strict=True):
         unique = name = _input_name(name)
-        copies = 0
+        copies = last.get(name, 0)
         while unique in taken:
             copies += 1
             unique = f"{name}_{copies}"
         taken.add(unique)
+        last[name] = copies
         names[value] = f"%{unique}"
     results = (result for op in graph.ops() for result in op.results)
     names.update((result, f"%{number}") for number, result in enumerate(results))

@@ -22,6 +22,9 @@ from stagejit.options import Options
 from stagejit.rewrites.driving.rules import checked_reason
 
 
+_MOST_TYPES = 16  # of results that a decision says: a loop may carry thousands of values
+
+
 @dataclass
 class Log:
     """The graph under rewriting and the decisions so far. The only writer of both."""
@@ -86,7 +89,9 @@ class Log:
 def describe(op: Op) -> str:
     """A short name of an op for decisions: stable between processes."""
     fn = f" {op.attrs['fn']}" if "fn" in op.attrs else ""
-    types = ", ".join(str(result.type) for result in op.results)
+    types = ", ".join(str(result.type) for result in op.results[:_MOST_TYPES])
+    if len(op.results) > _MOST_TYPES:
+        types += f", and {len(op.results) - _MOST_TYPES} more"
     return f"{op}{fn}: {types}"
 
 

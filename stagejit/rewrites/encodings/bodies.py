@@ -9,11 +9,11 @@ Layers that a loop goes through are slices of one weight: all of them are packed
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.ops import build
-from stagejit.graph.ops.control import bodies_of, given, given_type, is_sliced
+from stagejit.graph.ops.control import bodies_of, given, given_at, given_type, is_sliced
 from stagejit.rewrites.driving.driver import Log
 from stagejit.rewrites.encodings.propagate import encoding_of, is_set
 
@@ -37,12 +37,13 @@ def encode_operands(log: Log) -> None:
     %v)"""
     for op in log.graph.ops():
         if op.definition.has_bodies:
-            for at in given(op):
-                _encode(log, op, at)
+            for at, inputs in given(op).items():
+                _encode(log, op, at, inputs)
 
 
-def _encode(log: Log, op: Op, at: int) -> None:
-    graph, operand, inputs = log.graph, op.operands[at], given(op)[at]
+def _encode(log: Log, op: Op, at: int, inputs: Sequence[tuple[Graph, Value]]) -> None:
+    """inputs: what bodies are given of the operand."""
+    graph, operand = log.graph, op.operands[at]
     users = [(body, user) for body, inner in inputs for user in body.users(inner)]
     if not users or not is_known_before(graph, operand):
         return
@@ -87,7 +88,6 @@ def forget_known(graph: Graph) -> None:
 def read_in_bodies(op: Op, value: Value) -> Iterator[tuple[int, Graph, Value]]:
     """Inputs of the bodies of `op` that `value` is, and how often each body runs, where it is
     known."""
-    for at, inputs in given(op).items():
-        if op.operands[at] is value:
-            for body, inner in inputs:
-                yield op.attrs.get("trip") or 1, body, inner
+    for at in [at for at, operand in enumerate(op.operands) if operand is value]:
+        for body, inner in given_at(op, at):
+            yield op.attrs.get("trip") or 1, body, inner

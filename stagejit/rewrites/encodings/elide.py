@@ -66,7 +66,8 @@ def _why_by_kernel(graph: Graph, value: Value) -> str:
 
 
 def _one_encoding(log: Log, value: Value, sets: Sequence[Op]) -> None:
-    others = [user for user in log.graph.users(value) if user not in sets]
+    own = set(sets)
+    others = [user for user in log.graph.users(value) if user not in own]
     if others:
         names = ", ".join(sorted({user.kind for user in others}))
         reason = (
