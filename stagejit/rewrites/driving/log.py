@@ -21,7 +21,6 @@ from stagejit.graph.verifier import verify
 from stagejit.options import Options
 from stagejit.rewrites.driving.rules import checked_reason
 
-
 _MOST_TYPES = 16  # of results that a decision says: a loop may carry thousands of values
 
 

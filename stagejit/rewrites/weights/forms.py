@@ -49,7 +49,7 @@ _NOT_HELD = (_NO_NUMBERS, _TOO_LARGE, _TOO_SMALL)
 
 def store_weights(log: Log) -> None:
     """contract %x, %w  -->  map mul (contract %x, (convert %q)), (broadcast %s)"""
-    if not log.graph.weights:
+    if not any(weight.form for weight in log.graph.weights.values()):
         return
     graph, stored = log.graph, dict[Value, Stored]()
     first_id = graph.next_id
