@@ -14,7 +14,7 @@ from stagejit.errors import ParseError, VerificationError
 from stagejit.graph.isomorphic import difference, isomorphic
 from stagejit.graph.meaning.interpreter import interpret
 from stagejit.graph.ops import control
-from stagejit.graph.ops.control import LoopOperands, bodies_of, body_operands
+from stagejit.graph.ops.control import LoopOperands, bodies_of, body_operands, given, given_at
 from stagejit.graph.text.parser import parse
 from stagejit.graph.text.printer import as_text
 from stagejit.graph.verifier import verify
@@ -140,3 +140,10 @@ def test_updates_of_an_operand_are_the_results_that_take_it_over() -> None:
         for operand in op.operands:
             expected = [value for value in op.results if control.destination_of(value) is operand]
             assert control.updates_of(op, operand) == expected
+
+
+@pytest.mark.parametrize("text", [SCAN, WHILE, BRANCH])
+def test_what_bodies_are_given_of_one_operand_is_that_of_all(text: str) -> None:
+    for op in [op for op in parse(text).ops() if op.definition.has_bodies]:
+        found = {at: given_at(op, at) for at in range(len(op.operands))}
+        assert {at: inputs for at, inputs in found.items() if inputs} == given(op)

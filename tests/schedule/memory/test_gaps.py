@@ -38,3 +38,17 @@ def test_blocks_find_what_a_look_at_each_finds(seed: int, monkeypatch: pytest.Mo
         assert start == by_looking_at_each(ranges, users, finished, nbytes)
         ranges.append(Range(start, start + -(-nbytes // 64) * 64, users, finished))
         taken.add(ranges[-1])
+
+
+def test_a_block_that_some_fill_is_passed_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken, looked = Taken(), list[int]()
+    for at in range(8):  # of four that are over, and four in their places that are not
+        taken.add(Range(64 * (at % 4), 64 * (at % 4 + 1), 1 << at, (1 << at) - 1))
+    look = gaps._Block.in_use_beside
+    monkeypatch.setattr(gaps._Block, "in_use_beside", lambda *args: looked.append(1) or look(*args))
+    for _ in range(3):
+        users, finished = 1 << 7, (1 << 4) - 1
+        assert taken.best_gap(users, finished, 64) == 256
+    assert len(looked) == 1
+    assert taken.best_gap(1 << 9, (1 << 6) - 1, 64) == 0  # two of the four are over, too
+    assert len(looked) == 2
