@@ -93,11 +93,11 @@ class _Copies:
 
     def _without(self, result: Value, copied: Value) -> Op | None:
         """What is left of who made a result in whose place there is what it is a copy of."""
+        self.used.clear()
         if len(result.op.results) == 1:
             self.log.put(result.op, [copied])
             return None
         self.graph.replace_uses(result, copied)
-        self.used.clear()
         return self.views.drop(self.log, result)
 
     def _refuse_memory(self, value: Value) -> str:
