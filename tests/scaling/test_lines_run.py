@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -24,6 +23,7 @@ from tests.scaling.families import (
     calls_to_compile,
     calls_to_run,
     layers,
+    lines_of,
     requested,
     states_that_are_read,
 )
@@ -60,25 +60,11 @@ def mapped_layers(n: int) -> Program:
 
 
 def lines_to_run(program: Program, first: str, last: str, *, verify: bool) -> int:
-    """Lines that run in the steps from one to another, as often as a loop comes to them: a
-    comprehension over all that is carried is one call."""
-    lines = 0
-
-    def count(frame: Any, event: str, argument: Any) -> Any:
-        nonlocal lines
-        lines += event == "line"
-        return count
-
+    """In the steps from one to another."""
     names = [step.name for step in STEPS]
     compilation = Compilation(requested(program, verify=verify))
     compilation.run_until(names[names.index(first) - 1])
-    before = sys.gettrace()
-    sys.settrace(count)
-    try:
-        compilation.run_until(last)
-    finally:
-        sys.settrace(before)
-    return lines
+    return lines_of(lambda: compilation.run_until(last))
 
 
 def test_what_is_stored_apart_is_ordered_without_telling_all_behind_it() -> None:

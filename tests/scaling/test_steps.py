@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -19,7 +18,7 @@ from stagejit.pipeline import STEPS, Compilation
 from stagejit.runtime.lowering.staged import Request
 from stagejit.types import TensorType, f32
 from tests.randomness import RNG
-from tests.scaling.families import MOST_GROWTH, Program, array, requested
+from tests.scaling.families import MOST_GROWTH, Program, array, lines_of, requested
 
 
 def weight(*shape: int) -> jax.Array:
@@ -107,23 +106,6 @@ def powers_of_a_weight(n: int) -> Request:
         return made
 
     return bound(f, weight(16, 16), weight(8, 16))
-
-
-def lines_of(run: Callable[[], object]) -> int:
-    lines = 0
-
-    def count(frame: Any, event: str, argument: Any) -> Any:
-        nonlocal lines
-        lines += event == "line"
-        return count
-
-    before = sys.gettrace()
-    sys.settrace(count)
-    try:
-        run()
-    finally:
-        sys.settrace(before)
-    return lines
 
 
 def lines_of_step(request: Request, step: str) -> int:
