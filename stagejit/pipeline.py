@@ -26,7 +26,7 @@ from stagejit.codegen.cuda.device import Device
 from stagejit.codegen.generate import kernel_cache, vectors_for
 from stagejit.codegen.own import OwnPolicy, require_here, resolver_for
 from stagejit.dispatch.assembly import assemble
-from stagejit.dispatch.encodings import resolve_encodings
+from stagejit.dispatch.encodings import OwnResolver, resolve_encodings
 from stagejit.dispatch.forming.formation import form
 from stagejit.dispatch.layouts.choose import lay_out
 from stagejit.dispatch.operands import verify_operands
@@ -190,7 +190,8 @@ def _verify_dispatches(c: Compilation) -> None:
 
 def _resolve(c: Compilation) -> None:
     """Encodings become layouts of this machine, or nothing; packs of weights are made once."""
-    kept = () if isinstance(c.target, Device) else tuple(map(layouts_kept, c.sources))
+    is_own = isinstance(c.target, Device) or c.request.options.parts_of(OwnResolver)
+    kept = () if is_own else tuple(map(layouts_kept, c.sources))  # by other programs
     resolver = resolver_for(c.target, c.request.options)
     resolved = resolve_encodings(c.dispatches, resolver, kept=kept)
     c.resolved = resolved.graph

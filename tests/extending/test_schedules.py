@@ -169,6 +169,8 @@ def test_a_resolver_packs_in_other_tiles(columns: int) -> None:
             return extending.declined("only right operands")
         return w.Layout((1, 0), (1, columns))
 
+    other = stagejit.bind(lambda b, a: a @ b, B)  # of which programs are there, with panels
+    other(A)
     bound = stagejit.bind(
         lambda b, a: a @ b, B, options=stagejit.Options(extensions=panels, verify=True)
     )
