@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -66,22 +65,3 @@ def calls_to_run(compilation: Compilation, last: str) -> int:
 def calls_after(first: str, program: Program, last: str) -> int:
     """The same for what comes after the step `first` of a program."""
     return calls_to_run(Compilation(requested(program, verify=False)).run_until(first), last)
-
-
-def lines_of(run: Callable[[], object]) -> int:
-    """Lines that run, as often as a loop comes to them: a comprehension over all that is carried is
-    one call."""
-    lines = 0
-
-    def count(frame: Any, event: str, argument: Any) -> Any:
-        nonlocal lines
-        lines += event == "line"
-        return count
-
-    before = sys.gettrace()
-    sys.settrace(count)
-    try:
-        run()
-    finally:
-        sys.settrace(before)
-    return lines

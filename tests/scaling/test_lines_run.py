@@ -13,6 +13,7 @@ from jax import lax
 
 import stagejit
 from stagejit.pipeline import STEPS, Compilation
+from tests.expected.calls import lines_of
 from tests.scaling.families import (
     LONG,
     MOST_GROWTH,
@@ -23,7 +24,6 @@ from tests.scaling.families import (
     calls_to_compile,
     calls_to_run,
     layers,
-    lines_of,
     requested,
     states_that_are_read,
 )

@@ -17,8 +17,9 @@ from stagejit.graph.text.printer import value_names
 from stagejit.pipeline import STEPS, Compilation
 from stagejit.runtime.lowering.staged import Request
 from stagejit.types import TensorType, f32
+from tests.expected.calls import lines_of
 from tests.randomness import RNG
-from tests.scaling.families import MOST_GROWTH, Program, array, lines_of, requested
+from tests.scaling.families import MOST_GROWTH, Program, array, requested
 
 
 def weight(*shape: int) -> jax.Array:
