@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -13,6 +15,7 @@ import pytest
 import stagejit
 from stagejit.codegen.target import Target, _make
 from stagejit.pipeline import Compilation
+from tests.codegen.cpu.contract.tiling.plans import plan
 from tests.codegen.machine_model.machines import _CACHES, _512, kernel, server
 
 
@@ -94,6 +97,44 @@ def test_parts_of_a_sum_are_read_in_blocks_as_long_as_one() -> None:
     assert "blocks of 134 steps" in tile(server("znver4"), *parts)
     assert "blocks of 62 steps" in tile(zen3(), *parts)
     assert "blocks of 136 steps" in tile(server("znver4"), (123, 51234), (51234, 456))
+
+
+@pytest.mark.parametrize(("m", "k", "n"), [(256, 256, 65536), (64, 768, 50257), (128, 2048, 9000)])
+def test_rows_from_memory_come_in_long_blocks(m: int, k: int, n: int) -> None:
+    """Sums that the second cache does not hold are read and written once a block."""
+    target = server("znver4", cores=2)
+    tiling = plan(lambda a, b: a @ b, (m, k), (k, n), target=target).tiling
+    sums = math.prod(split.span for split in tiling.splits) * 4
+    assert tiling.ahead
+    assert tiling.k_block >= 36
+    assert sums <= target.l2_nbytes // 2 or tiling.k_block == 64
+
+
+@pytest.mark.parametrize("cpu", ["znver4", "znver5"])
+@pytest.mark.parametrize(("k", "n"), [(512, 24576), (768, 50257), (4096, 4096)])
+def test_dont_read_what_many_rows_use_as_it_comes_from_memory(cpu: str, k: int, n: int) -> None:
+    """Blocks that fit the second cache are as long as if it came from the last one. Cores that
+    multiply twice as fast are waited for by twice as many rows."""
+    target = server(cpu, cores=2)
+    ports, product = target.fma_ports, lambda a, b: a @ b
+    many = plan(product, (512 * ports, k), (k, n), target=target).tiling
+    with_room = replace(target, l3_nbytes=1 << 30)
+    near = plan(product, (512 * ports, k), (k, n), target=with_room).tiling
+    assert (str(many), many.items, many.ahead) == (str(near), near.items, near.ahead)
+    assert (many.k_block or k) >= 256  # 0: one block has all steps
+    few = plan(product, (128 * ports, k), (k, n), target=target).tiling
+    assert few.k_block <= 64
+
+
+@pytest.mark.parametrize(("n", "masked"), [
+    (6000, []), (6001, ["2 vectors"]),  # those groups that are smaller have the mask
+    (5999, ["3 vectors"]), (191, ["3 vectors"]),  # one of many has it; all of few
+])  # fmt: skip
+def test_few_groups_have_masks(n: int, masked: list[str]) -> None:
+    loops = kernel(jnp.matmul, (64, 64), (64, n), target=server("znver4")).loops
+    columns = [line for line in loops.splitlines() if f"{n}: " in line]
+    assert [re.findall(r"\d vectors", line)[0] for line in columns if "masked" in line] == masked
+    assert len(columns) == (1 if n in (6000, 191) else 2)
 
 
 def test_what_is_packed_from_memory_has_long_blocks() -> None:

@@ -2,6 +2,13 @@
 
 Input: the register tilings that `TileSearch` proposes. Output: the cheapest complete `Tiling`.
 Invariant: blocks change neither what is computed nor, for a given target, the order of its sums.
+
+Note [Far rows]: what comes from memory row by row is read in short blocks of the reduction, each of
+which all rows of the result use while the next one comes. The sums of an item are read and written
+in each. Where the second cache does not hold them that takes longer than the products, if blocks
+are of few steps; and they are of few where an item has much of each row. On two cores of a Zen 4,
+256x256x65536 took 51 ms in 16 items and blocks of 8 steps, and takes 44 in 128 and of 64; 64 and
+128 rows by 768x50257 took 26.7 and 51.8, and take 25.3 and 49.3.
 """
 
 from __future__ import annotations
@@ -13,13 +20,12 @@ from operator import attrgetter
 from stagejit.base.records import replace
 from stagejit.codegen.choices import Ranked, cheapest
 from stagejit.codegen.contraction.sources import Source
-from stagejit.codegen.cpu.contract.packing import panel_split
-from stagejit.codegen.cpu.contract.tiles.reach import FETCHED_STEPS, MOST_STEPS
-from stagejit.codegen.cpu.contract.tiles.search import Problem, TileSearch
-from stagejit.codegen.cpu.contract.tiling import Shared, Tiling, is_direct
+from stagejit.codegen.cpu.contract.tiles.move_cost import MoveCosts
+from stagejit.codegen.cpu.contract.tiles.reach import FETCHED_STEPS, MOST_STEPS, STREAM_STEPS
+from stagejit.codegen.cpu.contract.tiles.search import Problem
+from stagejit.codegen.cpu.contract.tiling import Shared, Tiling
 from stagejit.codegen.ir.nodes import element_type
 from stagejit.codegen.nest.groups import Split
-from stagejit.codegen.places.accesses import between_lanes
 from stagejit.index.affine import Var
 
 _MOST_STEPS_IN_LINE = 2048  # where each reads what follows in memory: sums of more lose digits
@@ -32,12 +38,7 @@ _MORE_TRAFFIC = 1.25
 # Steps that are looked at for more even shares, and what is then left of the time at most.
 _FINER_AT_MOST, _WORTH_EVENNESS = 3, 0.9
 _FEW_GROUPS = 4
-_NARROW_SQUARE_CYCLES = 0.5  # an element through a transpose that comes from fewer lines
-_GATHER_CYCLES = 3.0  # an element whose neighbours in memory are too few for a transpose
-# A vector of words that are made of bytes: of vectors of each of the four, or of what lies apart.
-_QUAD_CYCLES, _SORTED_QUAD_CYCLES = 8.0, 48.0
 _FEWEST_QUADS = 64
-_STREAM_STEPS = 8  # rows in flight where an operand streams from memory
 # Bytes of each row that an item should read at least: from memory, from the last cache.
 _STREAM_CHUNK, _NEAR_CHUNK = 4096, 1024
 _LINE_CHUNK = 256 << 10  # of memory that is read in line, where an item's start is not felt
@@ -92,17 +93,12 @@ def _may_lie_along(problem: Problem, var: Var) -> bool:
     return columns < problem.target.lanes(element_type(problem.nest.dtype))
 
 
-class BlockSearch(TileSearch):
+class BlockSearch(MoveCosts):
     """Register tiles with blocks and items around them."""
-
-    def __init__(self, problem: Problem, lane: Var | None) -> None:
-        super().__init__(problem, lane)
-        self.stored = problem.stored
-        self.direct = problem.plain and is_direct(problem.nest, lane, problem.stored)
 
     def at_least(self, tiling: Tiling) -> float:
         """What a tile costs in any blocks."""
-        return tiling.cycles + self._store_cycles()
+        return tiling.cycles + self.store_cycles()
 
     def complete(self, tiling: Tiling) -> Tiling:
         """A tile in blocks and items; what these make of packing joins the cost, as storing."""
@@ -111,7 +107,7 @@ class BlockSearch(TileSearch):
             tiling.items
             * tiling.k_blocks
             * source.box(tiling.extents)
-            * self._pack_cycles(source, tiling, packs)
+            * self.pack_cycles(source, tiling, packs)
             for source, packs in zip(self.sources, tiling.pack, strict=True)
         )
         far = self.steps_from_far(tiling)
@@ -122,62 +118,6 @@ class BlockSearch(TileSearch):
             near_cache=2 if far else 1,
             next_tile=self.next_tile(tiling),
         )
-
-    def _pack_cycles(self, source: Source, tiling: Tiling, packs: bool) -> float:
-        """Cycles to copy one element, if it is: few along lanes, more when transposing or
-        de-interleaving. What comes from memory is waited for meanwhile, since no tile has work to
-        do, or steps are too short to hide it."""
-        waits = 0.0
-        short = self.is_short(math.prod(split.most for split in tiling.splits))
-        waited = short and tiling.ahead and source is self.vector and self.waits_for_fetches(source)
-        # What it is made of by some operations comes while these are done.
-        if self.streams(source) and (packs or waited) and not source.operations:
-            waits = self.nbytes * self.target.cycles_per_second / self.target.core_bandwidth
-        return waits + (self._move_cycles(source, tiling) if packs else 0.0)
-
-    def _move_cycles(self, source: Source, tiling: Tiling) -> float:
-        lane, windows = self.lane, source.windows
-        if source.quads is not None and not source.words:
-            return self._quad_cycles(source)
-        if lane is None or lane not in source.depends:
-            rows = panel_split(source, tiling)
-            return 4.0 / self.lanes if rows is None else self.piece_cycles(rows.most)
-        steps = ((var, window.at.coeff(lane)) for var, window in windows.items())
-        along, step = next(((var, step) for var, step in steps if step), (lane, 1))
-        if step > 1:
-            return 1.0 if step <= 4 else 3.0
-        if source.memory is None:
-            return 0.8
-        gap = source.memory.coeff(along)
-        if gap == 1:
-            return 4.0 / self.lanes
-        near = next((var for var, stride in source.memory.terms if stride == 1), None)
-        if near is None or near in windows:
-            return 0.8
-        length = tiling.extents.get(near, near.extent)
-        if length < self.lanes and length != gap:
-            return _GATHER_CYCLES
-        return _NARROW_SQUARE_CYCLES if self.is_widened(source) else 0.8
-
-    def _quad_cycles(self, source: Source) -> float:
-        """Cycles to make a word of four bytes: of four vectors of bytes, which are read as such, or
-        sorted, or gathered."""
-        near = source.memory is not None and any(step == 1 for _, step in source.memory.terms)
-        return (_QUAD_CYCLES if near else _SORTED_QUAD_CYCLES) / self.lanes
-
-    def _store_cycles(self) -> float:
-        """Cycles to store the sums: as vectors, through register transposes, lane by lane, or
-        through a horizontal sum."""
-        elements, lane = math.prod(var.extent for var in self.nest.axes), self.lane
-        if self.across:
-            return elements * 8.0
-        if lane is None or between_lanes(self.nest.axes, self.stored, lane, self.lanes):
-            return elements * (5.0 if lane is None else 1.5)
-        beside = next((var for var in self.nest.axes if self.stored.coeff(var) == 1), lane)
-        if beside is not lane and min(beside.extent, lane.extent) >= self.lanes:
-            return elements * 1.5
-        unit = self.stored.coeff(lane) == 1
-        return elements * (5.0 if not unit else (1.0 if self.direct else 3.0) / self.lanes)
 
     # ---------------------------------------------------------------- blocks
 
@@ -225,12 +165,15 @@ class BlockSearch(TileSearch):
 
     def _streamed_steps(self, vector: Source, tiling: Tiling) -> int:
         """Steps in a block of what comes from memory while tiles run: two of them fill half of the
-        second cache, and rows lie on no more pages than the first TLB has entries. What few rows
-        use is waited for; short blocks read it almost in order."""
+        second cache, beside what `most_streamed_steps` says."""
+        fitting = self.target.l2_nbytes // (4 * self._row_nbytes(vector, tiling))
+        steps = min(fitting // STREAM_STEPS * STREAM_STEPS, self.most_streamed_steps(vector))
+        return max(steps, STREAM_STEPS)
+
+    def _row_nbytes(self, vector: Source, tiling: Tiling) -> int:
+        """What an item reads of each row."""
         once = dict.fromkeys((*self.nest.reduce, *self.shared), 1)
-        row = max(vector.box({**tiling.extents, **once}) * self.nbytes, 1)
-        fitting = min(self.target.l2_nbytes // (4 * row), self.near_steps(vector))
-        return max(min(fitting // _STREAM_STEPS, self.rows_beside(vector)), 1) * _STREAM_STEPS
+        return max(vector.box({**tiling.extents, **once}) * self.nbytes, 1)
 
     def runs_on(self, tiling: Tiling) -> bool:
         """What a step of a tile reads of the vector operand follows in memory on what the step
@@ -266,8 +209,8 @@ class BlockSearch(TileSearch):
             large = stays and often * source.box(tiling.extents) * self.nbytes > half
             if large and (packs or not self.streams(source)):
                 found |= source.depends
-        panel = math.prod(split.span for split in tiling.splits) * self.nbytes
-        return found if panel <= half or self.direct else found.union(self.nest.axes)
+        fits = self.direct or self._holds_sums(tiling)
+        return found if fits else found.union(self.nest.axes)
 
     def _finer(self, tiling: Tiling, axes: Collection[Var]) -> list[Tiling]:
         """Twice as many parts along one of these axes; equal ones where each has few groups."""
@@ -342,7 +285,26 @@ class BlockSearch(TileSearch):
                 break
             now, finer = finer, self._finer_shares(finer.tiling)
         tiling = self._with_even_items(now, finer)
-        return self._with_k_block(tiling) if streams else tiling  # the rows of an item are shorter
+        if vector is None or not streams:
+            return tiling
+        return self._with_k_block(self._with_long_blocks(tiling, vector))  # its rows are shorter
+
+    def _with_long_blocks(self, tiling: Tiling, vector: Source) -> Tiling:
+        """Sums that the second cache does not hold are read and written once a block: an item has
+        no more of each row than lets blocks be long. See Note [Far rows]."""
+        own = [split.var for split in tiling.splits if split.var in vector.depends - {*self.shared}]
+        longest = min(self.most_streamed_steps(vector), self.steps)
+        while self._streamed_steps(vector, tiling) < longest and not self._holds_sums(tiling):
+            finer = self._finer(tiling, own)
+            if not finer or self._row_nbytes(vector, tiling) <= _STREAM_CHUNK:
+                break
+            tiling = min(finer, key=self._traffic)
+        return tiling
+
+    def _holds_sums(self, tiling: Tiling) -> bool:
+        """Whether half of the second cache does, of an item's."""
+        panel = math.prod(split.span for split in tiling.splits) * self.nbytes
+        return panel <= self.target.l2_nbytes // 2
 
     def _finer_shares(self, tiling: Tiling) -> Shared | None:
         """More parts along the axis where that moves least."""

@@ -42,6 +42,7 @@ from stagejit.index.affine import Var
 MOST_STEPS = 512  # of the reduction in a block: rows of the broadcast operand stay in L1
 MOST_STREAMED_STEPS = 64  # where the vector operand comes from memory
 STREAM_VECTORS = 4
+STREAM_STEPS = 8  # rows in flight where an operand streams from memory
 # Panels that a tile reads side by side, as they come from memory, at most. On two cores of a
 # Granite Rapids C that multiplies by 85 MB of bytes takes 1.67 ms with one, 1.65 with two or three,
 # and 3.0, 2.9 and 2.75 once others have used the caches; reading them takes 1.55, and 2.7. By 340
@@ -51,6 +52,10 @@ STREAMS = 4
 # time of long ones for 64 rows, 0.9 for 128, 1.02 for 512, and more where there are few steps.
 # One or two wait less than fetches take.
 _FEW_ROWS, _STEPS_A_ROW, _FETCHED_ROWS = 128, 6, 3
+# Rows, for each port, that wait for memory. On Zen 4, blocks of 64 steps take 0.93 of the time of
+# long ones for 64 and 128 rows by 768x50257, 0.98 for 256, 1.02 for 512, 1.08 for 2048 by
+# 512x24576.
+_FAR_ROWS = 256
 # Steps of a block that many rows use and that fetches the next one, where the result has the sums:
 # on two cores of a Zen 4 they take 0.9 of the time of 512 that do not for 256x3072x768, 0.97 for
 # 256x768x2304 and 1024x1024x1024; with an epilogue 512 that fetch are as fast.
@@ -116,7 +121,8 @@ class Reach:
         which few rows wait for where steps of the largest tiles are long enough to fetch others."""
         few = min(_FEW_ROWS, self.steps // _STEPS_A_ROW)
         fetches = self._has_time_to_fetch and self._passes(vector, few)
-        return self.is_far(vector) or self.is_passed(vector) or fetches
+        waits = self.rows_beside(vector) <= _FAR_ROWS * self.fma_rate
+        return (self.is_far(vector) and waits) or self.is_passed(vector) or fetches
 
     def is_prefetched(self, vector: Source) -> bool:
         """Where it is read as it lies, each block of it fetches the next one."""
@@ -168,6 +174,13 @@ class Reach:
         """Steps whose rows lie on no more pages than the first TLB has entries."""
         page = self.target.page_nbytes
         return TLB_ENTRIES * page // max(min(self.step_nbytes(source), page), 1)
+
+    def most_streamed_steps(self, vector: Source) -> int:
+        """In a block of what comes from memory while tiles run: its rows lie on no more pages than
+        the first TLB has entries. What few rows use is waited for; short blocks read it almost in
+        order."""
+        near = self.near_steps(vector) // STREAM_STEPS
+        return max(min(near, self.rows_beside(vector)), 1) * STREAM_STEPS
 
     def is_widened(self, source: Source) -> bool:
         """Whether tiles that read an operand as it lies convert it."""
