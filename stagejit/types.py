@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import functools
 import math
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import ml_dtypes
 import numpy as np
 
+from stagejit.base.records import record
 from stagejit.index.affine import Affine, Index
 from stagejit.index.layout import ROW_MAJOR, Layout
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 Kind = Literal["bool", "int", "uint", "float", "opaque"]
 
 
-@dataclass(frozen=True)
+@record
 class DType:
     """One element type. `itemsize` is in bytes as stored (a bool takes one byte)."""
 
@@ -121,7 +121,7 @@ def from_numpy(dtype: Any) -> DType:
     return found or DType(str(dtype), "opaque", 0, 0)
 
 
-@dataclass(frozen=True)
+@record
 class Storage:
     """What an element of some NumPy dtype is made of, here: `shape` elements of `dtype`."""
 
@@ -160,7 +160,7 @@ def storage_of(dtype: Any) -> Storage:
     return _STORAGE.get(str(dtype)) or Storage(from_numpy(dtype))
 
 
-@dataclass(frozen=True)
+@record
 class TensorType:
     """Element type and shape of a value, and where its elements lie if it is in memory. encoding:
     what a target decides about that by, later; the layout is then not known yet."""

@@ -10,18 +10,19 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import jax
 
+from stagejit.base.records import record
 from stagejit.options import Options, checked, innermost
 
 R = TypeVar("R")
 _DEFAULTS = Options()
 
 
-@dataclass(frozen=True)
+@record
 class Scope:
     """everything: every `jax.jit` is staged, with `options` or those of `with Options(...)`.
     planning: a lowering ends where our compiler would be asked; see `embedding.plan_request`."""

@@ -11,6 +11,8 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from stagejit.base.records import record
+
 
 @dataclass(frozen=True, order=True)
 class Symbol:
@@ -31,7 +33,7 @@ LARGEST_SIZE = 1 << 62
 Product = tuple[Symbol, ...]  # sorted; () for the constant
 
 
-@dataclass(frozen=True, repr=False)
+@record(repr=False)
 class Expr:
     """`sum(coefficient * product)`, products in order, no coefficient 0."""
 

@@ -7,10 +7,10 @@ what a generator makes and what a lowering writes depend on nothing but their ar
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from stagejit.base.machine import Machine
+from stagejit.base.records import record
 from stagejit.codegen.closed import ClosedRegion
 from stagejit.codegen.ir.nodes import Function
 from stagejit.codegen.kernel import Kernel
@@ -18,7 +18,7 @@ from stagejit.codegen.kernel import Kernel
 M = TypeVar("M", bound=Machine)
 
 
-@dataclass(frozen=True)
+@record
 class Lowered:
     """A kernel under a name made from the content, so that equal kernels share machine code.
     function: as its callers see it."""
@@ -28,7 +28,7 @@ class Lowered:
     function: Function
 
 
-@dataclass(frozen=True)
+@record
 class Backend(Generic[M]):
     """name: of the kind of machine, "cpu" or "cuda". generators: by the kind of region. lower: a
     kernel, for a target, whether accesses are to be checked. nothing: a function that does

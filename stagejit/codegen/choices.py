@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from stagejit.base.records import record
 from stagejit.codegen.kernel import Choice
 from stagejit.index.affine import Var
 
@@ -20,7 +20,7 @@ T = TypeVar("T")
 BY_ROWS = "row by row: several lie on a page of memory, of which lines would be read in turn"
 
 
-@dataclass(frozen=True)
+@record
 class Ranked(Generic[T]):
     """The cheapest alternative, what is told of it, and what it costs."""
 

@@ -12,10 +12,11 @@ the closed region, say which stores share a buffer, and which inputs lie in memo
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 
+from stagejit.base.records import record
 from stagejit.dispatch.regions import Region, Store
 from stagejit.errors import InternalError
 from stagejit.graph.ir import Graph, Op, Value
@@ -25,7 +26,7 @@ from stagejit.graph.text.printer import as_text, op_text
 from stagejit.types import DType
 
 
-@dataclass(frozen=True, eq=False)
+@record(eq=False)
 class ClosedRegion:
     """A region as a generator sees it; the fields that it shares with `Region` mean the same.
 

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache, lru_cache, partial
 from typing import Any
 
 from stagejit.base.extension import Extension
 from stagejit.base.machine import Machine
-from stagejit.base.records import replace
+from stagejit.base.records import record, replace
 from stagejit.base.threads.importing import importing
 from stagejit.codegen.backend import Backend
 from stagejit.codegen.closed import ClosedRegion, closed, key_of, text_of
@@ -50,7 +49,7 @@ def _backend(target: Machine) -> Backend[Any]:
     return CUDA
 
 
-@dataclass(frozen=True)
+@record
 class Generated:
     """A region's kernel with its symbol and, for the target, its text: LLVM IR, or CUDA C++.
 

@@ -8,15 +8,15 @@ so equal computations at different places share one kernel.
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
 
+from stagejit.base.records import record
 from stagejit.codegen.ir.nodes import Function
 from stagejit.graph.ir import Value
 
 _LINE_NBYTES = 64
 
 
-@dataclass(frozen=True)
+@record
 class KernelArg:
     """One buffer argument: the memory of `value`, from element `offset` on.
 
@@ -28,7 +28,7 @@ class KernelArg:
     written: bool = False
 
 
-@dataclass(frozen=True)
+@record
 class Choice:
     """What a generator chose for a kernel, and why: modelled costs, of the alternatives too.
     packs: the operand of the product that it copies into tiles as it reads it, if it is that."""
@@ -38,7 +38,7 @@ class Choice:
     packs: int | None = None
 
 
-@dataclass(frozen=True)
+@record
 class Kernel:
     """A launchable kernel.
 

@@ -8,8 +8,8 @@ NumPy does, and argmax/argmin return the first of equal elements, the first NaN 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from stagejit.base.records import record
 from stagejit.codegen.ir.builder import Builder
 from stagejit.codegen.ir.nodes import I8, I32, I64, Buffer, Value, element_type
 from stagejit.codegen.math import functions as vmath
@@ -27,7 +27,7 @@ def identity_of(fn: str, dtype: DType) -> int | float:
     return float(number) if dtype.is_float else int(number)
 
 
-@dataclass(frozen=True)
+@record
 class Reducer:
     """One reduction: `fn` over elements of `dtype`; argmax and argmin give `index_dtype`."""
 
@@ -137,7 +137,7 @@ def _log_add_exp(b: Builder, dtype: DType, x: Value, y: Value) -> Value:
     return b.select(b.compare("uno", delta, delta), emit("add", x, y), total)
 
 
-@dataclass(frozen=True)
+@record
 class Panel:
     """Accumulators in scratch, one for each of some rows that advance together. aligned: whether
     those of several lanes start at whole vectors."""

@@ -27,6 +27,7 @@ from typing import Any
 
 from stagejit.base.decisions import Decision
 from stagejit.base.extension import Extension
+from stagejit.base.records import record
 from stagejit.dispatch.layouts.retyped import empty_like, inserted, retyped
 from stagejit.graph.ir import Graph, Op, Use, Value
 from stagejit.graph.ops.control import given, is_sliced
@@ -52,7 +53,7 @@ class OwnResolver(Extension):
     backend: str
 
 
-@dataclass(frozen=True)
+@record
 class OwnFirst:
     """A resolver that asks those of users, then the package's. target: handed to them."""
 

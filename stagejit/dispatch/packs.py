@@ -8,9 +8,10 @@ Invariant: what lies in tiles already is none; a target without tiles has none.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from stagejit.base.loc import UNKNOWN, Loc
+from stagejit.base.records import record
 from stagejit.dispatch.encodings import Resolver
 from stagejit.dispatch.regions import Region, with_inner
 from stagejit.graph.ir import Value
@@ -18,7 +19,7 @@ from stagejit.rewrites.encodings.products import encodings_of, refuse
 from stagejit.types import TensorType
 
 
-@dataclass(frozen=True)
+@record
 class Pack:
     """An operand that does not lie in the tiles that the target wants. In each call the kernel of
     the product puts it there, block by block as it multiplies, or reads it as it lies, where that

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from stagejit.base.loc import UNKNOWN, Loc
+from stagejit.base.records import record
 from stagejit.base.symbolic import Int
 from stagejit.dispatch.bodies import has_slices_anywhere, known_inside
 from stagejit.dispatch.ranges.scalars import NOTHING, Scalars, known_arguments
@@ -34,7 +35,7 @@ from stagejit.index.affine import Index
 from stagejit.options import Options
 
 
-@dataclass(frozen=True, eq=False)
+@record(eq=False)
 class Store:
     """One result of a region.
 
@@ -69,7 +70,7 @@ def definition_of_anchor(anchor: Op | None) -> OpDef:
     return _WITHOUT_ANCHOR if anchor is None else anchor.definition
 
 
-@dataclass(frozen=True, eq=False)
+@record(eq=False)
 class Region:
     """One dispatch, as those see it who schedule and generate it.
 

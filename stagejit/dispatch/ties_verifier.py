@@ -15,8 +15,9 @@ version is made from a tie if it is that tie's result, or an update of a version
 from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from stagejit.base.records import record
 from stagejit.dispatch.in_place import refuse_updates
 from stagejit.dispatch.ranges.accesses import Touch, reads_of, writes_of
 from stagejit.dispatch.ranges.updates import updated_boxes
@@ -74,7 +75,7 @@ def _require_row_major(value: Value, who: str) -> None:
         raise VerificationError(f"{who} takes {value} for row-major", loc=value.op.loc)
 
 
-@dataclass(frozen=True)
+@record
 class _Tie:
     """A result that is an update, and who makes it; `part`: the number of the part that writes."""
 

@@ -10,9 +10,10 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, fields
 from typing import Any, Self
 
+from stagejit.base.records import record
 from stagejit.index.affine import Affine, Index
 
 Axes = tuple[int, ...]
@@ -32,7 +33,7 @@ class _FromAttributes:
         return cls(**values)
 
 
-@dataclass(frozen=True)
+@record
 class ConvDims(_FromAttributes):
     """`conv lhs, rhs`: a convolution without kernel flip.
 
@@ -93,7 +94,7 @@ class ConvDims(_FromAttributes):
         return tuple(shape) if self.split is None else (self.parts(rhs), *shape)
 
 
-@dataclass(frozen=True)
+@record
 class WindowDims(_FromAttributes):
     """`window x`: for each axis the size of the windows, their stride, what is added (or, where
     negative, removed) before and after the elements, and the distance of elements in a window.
@@ -131,7 +132,7 @@ class WindowDims(_FromAttributes):
         return tuple(shape)
 
 
-@dataclass(frozen=True)
+@record
 class GatherDims(_FromAttributes):
     """`gather x, indices`: for each index vector (the last axis of `indices`) one window of x.
 
@@ -208,7 +209,7 @@ class GatherDims(_FromAttributes):
         return tuple(shape)
 
 
-@dataclass(frozen=True)
+@record
 class ScatterDims(_FromAttributes):
     """`scatter x, indices, updates`: each index vector says where in x one window of `updates`
     goes.

@@ -19,11 +19,11 @@ to integer wraps; anything to bool is `x != 0`; to a narrower float rounds to ne
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from stagejit.base.records import record
 from stagejit.types import DType, bool_
 
 _FLOAT = frozenset({"float"})
@@ -33,7 +33,7 @@ _BITS = frozenset({"int", "uint", "bool"})
 _ANY = frozenset({"int", "uint", "float", "bool"})
 
 
-@dataclass(frozen=True)
+@record
 class MapFunction:
     """arity: number of operands. kinds: element kinds that they may have. predicate: gives bool.
     params: names of its static parameters. bits: the only width that they may have, 0 for any."""

@@ -12,7 +12,6 @@ and there is exactly one `return`. Only `Graph` methods change any of it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from operator import attrgetter, itemgetter
 from types import MappingProxyType
 from typing import Any
@@ -21,6 +20,7 @@ import networkx as nx
 
 from stagejit.base.loc import UNKNOWN, Loc
 from stagejit.base.numbers import counted
+from stagejit.base.records import record
 from stagejit.base.showing import Shown
 from stagejit.graph.definition import OpDef, definition_of
 from stagejit.graph.order import in_order
@@ -80,7 +80,7 @@ class Op:
         return f"{self.kind}.{self.id}"
 
 
-@dataclass(frozen=True)
+@record
 class Use:
     """One operand use: `user.operands[operand]`."""
 

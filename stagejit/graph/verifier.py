@@ -8,12 +8,12 @@ relies on exactly what is checked here.
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
 from typing import Any
 
 import networkx as nx
 import numpy as np
 
+from stagejit.base.records import record
 from stagejit.base.symbolic import Expr
 from stagejit.errors import VerificationError
 from stagejit.graph.ir import Graph, Op
@@ -48,7 +48,7 @@ def verify(graph: Graph, *, changed_only: bool = False) -> None:
     graph.analyses[_Verified] = _Verified.of(graph)
 
 
-@dataclass(frozen=True, eq=False)
+@record(eq=False)
 class _Verified:
     """A graph as it was verified, with the bodies in it."""
 

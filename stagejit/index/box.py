@@ -20,10 +20,10 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from operator import le
 from typing import ClassVar, cast
 
+from stagejit.base.records import record
 from stagejit.base.symbolic import (
     Int,
     Symbol,
@@ -40,7 +40,7 @@ Point = tuple[int, ...]
 _MOST_PHASES = 16  # of what is left between the elements of a strided box
 
 
-@dataclass(frozen=True)
+@record
 class Box:
     """Elements `offsets[d] + strides[d] * i`, `0 <= i < sizes[d]`, of each dimension d."""
 

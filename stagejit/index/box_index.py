@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Generic, TypeVar
 
+from stagejit.base.records import record
 from stagejit.base.symbolic import Undecided
 from stagejit.index.bit_sets import bits
 from stagejit.index.box import Box, Point, ends_meet
@@ -44,7 +45,7 @@ class Entry(Generic[Item]):
     gone: bool = False
 
 
-@dataclass(frozen=True, eq=False)
+@record(eq=False)
 class _Node(Generic[Item]):
     """A tree over `entries`, or over those of `parts`."""
 

@@ -8,13 +8,15 @@ has encodings; the text of one is read back.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+
+from stagejit.base.records import record
 
 ROLES = ("lhs", "rhs", "result")
 _OF_ROLE = {"lhs": "bmk", "rhs": "bkn", "result": "bmn"}
 
 
-@dataclass(frozen=True)
+@record
 class Encoding:
     """role: which array of the product it is.
 

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
 
+from stagejit.base.records import record
 from stagejit.index.affine import Affine, Index, linearize
 from stagejit.index.box import Box
 
 
-@dataclass(frozen=True)
+@record
 class Layout:
     """Tiles one after the other, in each of them its elements one after the other, both with the
     axes in one order. The default has no tiles: it is row-major.

@@ -16,8 +16,7 @@ foreign code that share memory), JAX says so, naming both, before anything comes
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from stagejit.base.records import record
 from stagejit.index.layout import Layout
 
 
@@ -25,7 +24,7 @@ def in_words(layout: Layout) -> str:
     return str(layout) or "row-major"
 
 
-@dataclass(frozen=True)
+@record
 class LayoutHint:
     """layout: what a pass would like. source: the name of the pass, as in `Options(disable=)`."""
 
@@ -36,7 +35,7 @@ class LayoutHint:
         return f"{in_words(self.layout)}, a hint of {self.source}"
 
 
-@dataclass(frozen=True)
+@record
 class LayoutRequirement:
     """layout: what has to be. source: what of the caller says so, as in "argument x"."""
 

@@ -11,8 +11,8 @@ body that is not used any more is left as it was.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
+from stagejit.base.records import record
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.ops import build
 from stagejit.graph.ops.control import LoopOperands
@@ -71,7 +71,7 @@ def reads_twice(op: Op) -> bool:
     return any(len({*values}) < len(values) for values in (parts.xs, parts.constants))
 
 
-@dataclass(frozen=True)
+@record
 class _Kept:
     """Numbers of what stays. carries: results that are carried; ys: of the outputs behind them."""
 

@@ -14,8 +14,8 @@ largest result, where the sum, which adds up more partial sums, has 2e-7.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
+from stagejit.base.records import record
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.ops import build
 from stagejit.graph.ops.elementwise import function_of
@@ -28,7 +28,7 @@ FEWEST_REPEATS = 16  # of each factor
 FEWEST_PRODUCTS = 1 << 15
 
 
-@dataclass(frozen=True)
+@record
 class _Factor:
     """`source`, and for each of its axes the one of the product along which it lies."""
 

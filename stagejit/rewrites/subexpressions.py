@@ -9,8 +9,8 @@ equations, and loops with effects or Python in them, are never merged.
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass
 
+from stagejit.base.records import record
 from stagejit.graph.ir import Graph, Op
 from stagejit.graph.isomorphic import attribute_key, isomorphic
 from stagejit.graph.ops.elementwise import function_of
@@ -22,7 +22,7 @@ NAME = "eliminate-common-subexpressions"
 _COMMUTATIVE = frozenset({"add", "mul", "max", "min", "and", "or", "xor", "eq", "ne"})
 
 
-@dataclass(frozen=True, eq=False)
+@record(eq=False)
 class _Body:
     """Equal to a graph of the same structure, which is looked at where all else is equal."""
 

@@ -13,8 +13,7 @@ lies in memory a contraction reads as fast, or faster.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from stagejit.base.records import record
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.ops import build
 from stagejit.graph.ops.moving.splits import is_uneven
@@ -26,7 +25,7 @@ NAME = "contract-to-sum"
 FEWEST_PRODUCTS = 256
 
 
-@dataclass(frozen=True)
+@record
 class _Product:
     """matrix: the number of the operand whose elements are read once. axes: for each axis of the
     other one that of the matrix along which it lies, but for those of one element that the matrix

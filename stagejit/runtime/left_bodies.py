@@ -21,10 +21,10 @@ per cents. So the loops of a program are left together or not at all.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any
 
 from stagejit.base.decisions import Decision
+from stagejit.base.records import record
 from stagejit.dispatch.groups import cost
 from stagejit.graph.functions import TRANSCENDENTAL_FLOPS
 from stagejit.graph.ir import Graph, Op
@@ -50,7 +50,7 @@ _ROUTINE_SECONDS = 1e-6  # of a routine of LAPACK on a small matrix
 BODIES = {"scan": ("jaxpr",), "while": ("body_jaxpr",), "cond": ("branches",)}
 
 
-@dataclass(frozen=True)
+@record
 class Work:
     """Of one turn: modelled seconds of what we would compile, and into how many pieces it is
     cut."""

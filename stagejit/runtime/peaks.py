@@ -15,12 +15,13 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from stagejit.base.machine import floor_seconds
+from stagejit.base.records import record
 from stagejit.base.threads.locks import new_lock
 from stagejit.codegen.target import Target
 from stagejit.runtime.objects.engine import engine
@@ -34,7 +35,7 @@ _APART_SECONDS = 5.0
 _AGAIN_SECONDS = 0.3
 
 
-@dataclass(frozen=True)
+@record
 class Peaks:
     """Of all cores that this process may use, and of one. Rates in 1e9 a second."""
 
@@ -105,7 +106,7 @@ class _Known:
 _known = _Known()
 
 
-@dataclass(frozen=True)
+@record
 class _Kernels:
     lanes: int
     fma: Callable[[int, int], None]  # (iterations, address of two vectors: factor, result)

@@ -21,8 +21,9 @@ between the two as well. A branch runs once, so it copies.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from stagejit.base.records import record
 from stagejit.dispatch.ranges.accesses import Touch, joined
 from stagejit.dispatch.regions import Region, with_inner
 from stagejit.graph.ir import Op, Value
@@ -42,7 +43,7 @@ _INSIDE = "what a body touches is known at run time only"
 _RESHAPED = "a body sees another shape"
 
 
-@dataclass(frozen=True)
+@record
 class Place:
     """Memory of a body's buffer; `value` is one of the graph around it, None for the workspace."""
 
@@ -52,7 +53,7 @@ class Place:
     stride_nbytes: int = 0
 
 
-@dataclass(frozen=True)
+@record
 class PlacedCounter:
     """See `plan.Counter`. value: in whose memory what comes next is left."""
 
@@ -62,7 +63,7 @@ class PlacedCounter:
     step: int
 
 
-@dataclass(frozen=True, eq=False)
+@record(eq=False)
 class PlacedBody:
     """One body: its schedule, how often it runs, and where its buffers lie. See `plan.Body`."""
 
@@ -133,7 +134,7 @@ class PlacedBody:
         return Touch(value, box, reason, access.may)
 
 
-@dataclass(frozen=True, eq=False)
+@record(eq=False)
 class Bodies:
     """The bodies of one region. own_nbytes: of the workspace, for each thread."""
 

@@ -10,9 +10,10 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from stagejit.base.formulas import bare, renamed
+from stagejit.base.records import record
 from stagejit.base.symbolic import Int, Symbol, expr
 from stagejit.dispatch.ranges.accesses import Touch, reads_of, rereads_of, writes_of
 from stagejit.dispatch.ranges.splits import TouchedParts, parts_of_region
@@ -28,7 +29,7 @@ from stagejit.schedule.schedule import Step
 from stagejit.types import u8
 
 
-@dataclass(frozen=True, eq=False)
+@record(eq=False)
 class Launch:
     """A region with what it touches: worked out once, whatever the order and the buffers are."""
 
@@ -65,7 +66,7 @@ class Memory:
         self.outputs = {self.roots[value]: number for number, value in enumerate(graph.outputs)}
 
 
-@dataclass(frozen=True, eq=False)
+@record(eq=False)
 class Bufferized:
     """buffers: by name. buffer_of: the name of the buffer of each value that has one. scalars: what
     the symbols in offsets stand for."""

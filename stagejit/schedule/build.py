@@ -12,11 +12,11 @@ are told apart by the memory that they take: barriers are worked out for the one
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from stagejit.base.decisions import Decision, path_inside
 from stagejit.base.machine import SMALL_SERVER, Machine
-from stagejit.base.records import replace
+from stagejit.base.records import record, replace
 from stagejit.dispatch.bodies import counted_inside
 from stagejit.dispatch.outputs import donations
 from stagejit.dispatch.regions import Region, with_inner
@@ -61,7 +61,7 @@ def schedule(
     return replace(made, waves=dict(waves_of(made, options, machine)))
 
 
-@dataclass(frozen=True)
+@record
 class _Context:
     """What a function is scheduled for. alone: it runs on one thread, which shares the iterations
     of a loop around it with others. known: bodies that run so, by their loop: each is scheduled
@@ -73,7 +73,7 @@ class _Context:
     known: dict[Region, Bodies] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
+@record
 class _Ordered:
     """A function whose dispatches have an order and memory, and no barriers yet. graph: without
     those who wait for memory that buffers share; reused: see `reuse`."""

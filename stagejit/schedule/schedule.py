@@ -10,15 +10,16 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from stagejit.base.records import record
 from stagejit.dispatch.regions import Region, with_inner
 from stagejit.graph.ir import Graph, Value
 from stagejit.schedule.memory.packing import aligned
 from stagejit.schedule.plans.plan import Access, Buffer, Dispatch, Plan
 
 
-@dataclass(frozen=True, eq=False)
+@record(eq=False)
 class Step:
     """One dispatch with its region.
 
@@ -45,7 +46,7 @@ class Step:
         return tuple(dict.fromkeys((*self.reads, *self.writes, *inner)))
 
 
-@dataclass(frozen=True, eq=False)
+@record(eq=False)
 class Run:
     """Consecutive native dispatches: one custom call.
 
@@ -63,7 +64,7 @@ class Run:
     arena_nbytes: int
 
 
-@dataclass(frozen=True, eq=False)
+@record(eq=False)
 class Wave:
     """Steps that may run at the same time, as `threads/waves.py` says. shared: whether they have
     one fork and its join; those that are not shared run one after the other. It is decided when
@@ -73,7 +74,7 @@ class Wave:
     shared: bool = False
 
 
-@dataclass(frozen=True, eq=False)
+@record(eq=False)
 class Delegation:
     """An equation left to XLA: `step.region.anchor` is the op. operands, results: its buffers."""
 
@@ -82,7 +83,7 @@ class Delegation:
     results: tuple[str, ...]
 
 
-@dataclass(frozen=True, eq=False)
+@record(eq=False)
 class Schedule:
     """See the module's docstring.
 

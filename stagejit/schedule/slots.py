@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from stagejit.base.decisions import Decision
+from stagejit.base.records import record
 from stagejit.base.symbolic import bounds
 from stagejit.dispatch.in_place import refuse_in_place
 from stagejit.graph.ir import Value
@@ -27,7 +28,7 @@ from stagejit.schedule.schedule import Step
 _WORTH_WAITING = 1 / 32
 
 
-@dataclass(frozen=True)
+@record
 class Slots:
     """buffers: by name, with their places. overwritten: by position, the inputs whose memory a
     result takes. run_of: the segment of each transient that has a slot. waits: who has to come
@@ -53,7 +54,7 @@ class Slots:
         return shared(places)
 
 
-@dataclass(frozen=True)
+@record
 class _Placed:
     """slots: of each transient. over: which buffers are written over which. waits: what has to wait
     for that."""

@@ -9,9 +9,10 @@ delegation and never to wrong code.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
+from stagejit.base.records import record
 from stagejit.compat import size_of
 from stagejit.graph.ir import Value
 from stagejit.types import TensorType
@@ -21,7 +22,7 @@ class Unsupported(Exception):
     """This equation has no translation; the message is the reason, in the user's terms."""
 
 
-@dataclass(frozen=True)
+@record
 class Site:
     """The JAX equation being translated.
 
@@ -53,7 +54,7 @@ class Site:
 Rule = Callable[..., Value | Sequence[Value]]  # (emitter, site, *operands)
 
 
-@dataclass(frozen=True)
+@record
 class Translation:
     """`rule` and the parameters it understands.
 

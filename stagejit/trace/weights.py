@@ -16,7 +16,6 @@ import functools
 import math
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -25,6 +24,7 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
 from stagejit.base.enabling import apart
+from stagejit.base.records import record
 from stagejit.base.threads.locks import new_lock
 from stagejit.compat import constant_array, remembered_weakly, type_of, unfolded
 from stagejit.errors import GoneError
@@ -33,7 +33,7 @@ from stagejit.graph.ops.control import bodies_of, read_from_outside
 from stagejit.trace.contents import Content, content_of
 
 
-@dataclass(frozen=True, eq=False)
+@record(eq=False)
 class Budget:
     """What may be made before any call of the weights of one function that is bound, whose own it
     is: in so many milliseconds, by estimate, and so many bytes of it and of those weights that are
@@ -264,7 +264,7 @@ def _keeping(array: Any) -> Callable[[], Any]:
     )
 
 
-@dataclass(frozen=True)
+@record
 class Reading:
     """What a program would read, and of which contents of those weights that are to stay. given:
     those of the others, by which what is made of them is found again, if they last so long."""

@@ -21,11 +21,11 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 
+from stagejit.base.records import record
 from stagejit.codegen.contraction.nest import (
     Nest,
     Operand,
@@ -41,7 +41,7 @@ from stagejit.graph.ir import Op
 from stagejit.index.affine import Affine, Var
 
 
-@dataclass(frozen=True)
+@record
 class _Spatial:
     """One spatial dimension of one nest: where output, tap and source stand. window: how the source
     follows; None where no tap meets an element, so that the sum is empty. skips: some taps meet
@@ -57,7 +57,7 @@ class _Spatial:
     skips: bool
 
 
-@dataclass(frozen=True)
+@record
 class _Phase:
     """Outputs `number + period * i` for i below `pixels`, which meet taps `residue + modulus * j`
     for j below `taps`, at source `shift + ...`."""
@@ -75,7 +75,7 @@ class _Phase:
         return len(steps) == 1 and len(constant) == 1
 
 
-@dataclass(frozen=True)
+@record
 class _Dim:
     """One spatial dimension of the op. base, step: the dilations of operand and taps."""
 

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
-from stagejit.base.records import replace
+from stagejit.base.records import record, replace
 from stagejit.base.threads.locks import remembered
 from stagejit.graph.ir import Op, Value
 from stagejit.graph.ops.moving.splits import is_uneven, last_part, whole_index
@@ -23,7 +23,7 @@ from stagejit.types import DType, dtype_named
 QUAD = 4  # bytes in a word
 
 
-@dataclass(frozen=True)
+@record
 class Window:
     """A source variable that several axes share: source = at - before.
 
@@ -50,7 +50,7 @@ class Window:
         return replace(self, at=self.at.substitute(mapping))
 
 
-@dataclass(frozen=True)
+@record
 class Operand:
     """`value` is read at `index`, an affine form of axes and of the variables of `windows`.
 
@@ -91,7 +91,7 @@ class Operand:
         return replace(self, index=_substituted(self.index, mapping), windows=windows)
 
 
-@dataclass(frozen=True)
+@record
 class Cut:
     """Parts of a sum: each position of `part` sums all steps of `step`, the last only `last`."""
 
@@ -100,7 +100,7 @@ class Cut:
     last: int
 
 
-@dataclass(frozen=True)
+@record
 class Blocks:
     """Sums of at most `steps` products are exact in the type of these; sums of all in `dtype`."""
 
@@ -108,7 +108,7 @@ class Blocks:
     dtype: DType
 
 
-@dataclass(frozen=True)
+@record
 class Quads:
     """var: numbers the quads. steps: bytes along it. signed: whether bytes of the left and of the
     right operand have a sign. flips: see Note [Signs] in `quads.py`. bytes: where each of the four
@@ -138,7 +138,7 @@ class Quads:
         return left != (flipped == 0), right != (flipped == 1)
 
 
-@dataclass(frozen=True)
+@record
 class Nest:
     """`axes` and `reduce` in their natural order, outermost first; extents of 1 are left out.
 

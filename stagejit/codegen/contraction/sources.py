@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from stagejit.base.records import record
 from stagejit.codegen.closed import ClosedRegion
 from stagejit.codegen.contraction.nest import QUAD, Nest, Operand, Quads
 from stagejit.codegen.places.footprint import Footprint
@@ -23,7 +24,7 @@ _FEW_OPERATIONS = 6  # of an element, evaluated by each tile that uses it: of ha
 _WITHIN_F32 = frozenset({bf16, f16, i8, i16, u8, u16})
 
 
-@dataclass(frozen=True)
+@record
 class Source(Operand):
     """One operand as the tiling sees it.
 

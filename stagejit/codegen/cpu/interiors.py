@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import reduce
 
+from stagejit.base.records import record
 from stagejit.codegen.elements.elements import Elements
 from stagejit.codegen.elements.stores import Stores
 from stagejit.codegen.ir.nodes import Value as Register
 from stagejit.codegen.places.interior import Interior
 
 
-@dataclass(frozen=True)
+@record
 class InteriorStores:
     """stores: of the interior; stride: see `Elements.interleaving`; otherwise: what is done
     elsewhere."""

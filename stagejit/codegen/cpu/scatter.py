@@ -17,9 +17,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from functools import partial
 
+from stagejit.base.records import record
 from stagejit.codegen.choices import Ranked, cheapest
 from stagejit.codegen.closed import ClosedRegion
 from stagejit.codegen.costs import element_code, region_seconds
@@ -70,7 +70,7 @@ _NARROWEST = 8  # bytes of the shortest vector
 _UNFORWARDED = 12.0  # cycles to load what a masked store wrote just before
 
 
-@dataclass(frozen=True, kw_only=True)
+@record(kw_only=True)
 class _Nest(UpdateLoops):
     """still: whether elements along the vector variable are of different destinations. way: how
     cores share windows. narrows: the fewest lanes of vectors that cover what is left of a window, 0

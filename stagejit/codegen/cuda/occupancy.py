@@ -17,9 +17,9 @@ last wave, which fills only some multiprocessors, as long as a full one.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 from stagejit.base.machine import floor_seconds
+from stagejit.base.records import record
 from stagejit.codegen.cuda.device import Device
 from stagejit.codegen.ir.grid.matrix_tiles import WARP
 
@@ -28,7 +28,7 @@ _LATENCY = 650e-9  # seconds until a sector comes from memory, seen on A100 and 
 _SCHEDULERS, _CYCLES = 4, 4  # of a multiprocessor; until the result of a multiply-add is there
 
 
-@dataclass(frozen=True)
+@record
 class Occupancy:
     """blocks: of a multiprocessor at once; warps: of these, of `most_warps`. limit: what there
     would have to be more of for more blocks."""
@@ -59,7 +59,7 @@ def occupancy(device: Device, threads: int, registers: int, shared_nbytes: int) 
     return Occupancy(fit[limit], fit[limit] * warps, device.threads_a_core // WARP, limit)
 
 
-@dataclass(frozen=True)
+@record
 class Work:
     """What a kernel does. flops: multiply-adds count two. nbytes: that cross memory. blocks: of all
     of it. asked_nbytes: that a thread asks for before it waits. independent: multiply-adds of a

@@ -18,8 +18,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
 
+from stagejit.base.records import record
 from stagejit.codegen.choices import Ranked, cheapest
 from stagejit.codegen.closed import ClosedRegion
 from stagejit.codegen.costs import element_code, region_seconds
@@ -45,7 +45,7 @@ _ISSUED = 4  # instructions a cycle and multiprocessor, of a warp each
 _ATOMIC = 4.0  # of a multiprocessor, for an element
 
 
-@dataclass(frozen=True)
+@record
 class _Way:
     """How updates are shared out. kind: "elements" (a thread each), "threads" or "warps" (that own
     `ranges` ranges of the owned axis)."""

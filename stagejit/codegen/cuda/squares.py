@@ -14,9 +14,9 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial, reduce
 
+from stagejit.base.records import record
 from stagejit.codegen.choices import cheapest
 from stagejit.codegen.cuda.coalescing import cost_along, sectors
 from stagejit.codegen.cuda.threads import ThreadEmitter
@@ -36,7 +36,7 @@ _THROUGH_SHARED = 0.1  # sectors' worth, of an element that goes through shared 
 _LEAST = 8  # elements along both variables
 
 
-@dataclass(frozen=True)
+@record
 class Squares:
     """along: the variable of the threads; across: that of what lies the other way. staged: those
     reads."""

@@ -19,8 +19,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from stagejit.base.records import record
 from stagejit.codegen.choices import Ranked, cheapest
 from stagejit.codegen.costs import operations
 from stagejit.codegen.elements.positions import Positions
@@ -35,7 +36,7 @@ FEWEST_ROWS = 128  # that are worth the code of some
 CLAMPED, PICKED = 4.0, 2.0  # operations that keep an index inside, and that pick a lane of a vector
 
 
-@dataclass(frozen=True)
+@record
 class Abreast:
     """values: whose elements are lanes. steps: the number of the row, by the id of the register at
     which the loop stands there. made: vectors that are there for all rows."""

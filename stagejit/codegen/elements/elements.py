@@ -16,12 +16,13 @@ import math
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import reduce
 
 import numpy as np
 
 from stagejit.base.machine import Machine
+from stagejit.base.records import record
 from stagejit.codegen.elements.abreast import Rows, lane_of, picked
 from stagejit.codegen.elements.lookups import looked_up
 from stagejit.codegen.elements.overlays import from_rows, overlaid
@@ -46,7 +47,7 @@ from stagejit.index.affine import Affine, Index, Var, linearize
 from stagejit.types import DType, dtype_named, i32, i64
 
 
-@dataclass(frozen=True)
+@record
 class Memory:
     """Where a value lies: `buffer`, whose base is element `base` of the row-major array."""
 

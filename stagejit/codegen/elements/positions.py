@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 
-from stagejit.base.records import replace
+from stagejit.base.records import record, replace
 from stagejit.codegen.elements.register_tiles import Tile
 from stagejit.codegen.ir.builder import Builder
 from stagejit.codegen.ir.nodes import I32, I64
@@ -22,7 +22,7 @@ from stagejit.errors import InternalError
 from stagejit.index.affine import Affine, Var, along
 
 
-@dataclass(frozen=True)
+@record
 class Position:
     """Where the loops stand. `mask`: lanes that exist (None: all). `stride`: see `interleaving`.
     `within`: whether what is wanted here exists by a branch or a mask, and not by the ranges of

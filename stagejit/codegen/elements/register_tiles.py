@@ -11,8 +11,9 @@ before it, a small part of the time of long rows.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from stagejit.base.records import record
 from stagejit.codegen.choices import Ranked, cheapest
 from stagejit.codegen.closed import ClosedRegion
 from stagejit.codegen.costs import element_code
@@ -29,7 +30,7 @@ _MOST_NBYTES = 8 << 10  # of a square's reads on the stack
 Key = tuple[Value, Affine]
 
 
-@dataclass(frozen=True)
+@record
 class Tile:
     """A register tile: rows along `var` are evaluated one by one, `step` after `env[var]`.
 

@@ -18,11 +18,11 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import reduce
 from itertools import groupby
 
 from stagejit.base.machine import Machine
+from stagejit.base.records import record
 from stagejit.codegen.closed import ClosedRegion
 from stagejit.codegen.elements.elements import Elements, Memory
 from stagejit.codegen.ir.nodes import Value as Register
@@ -35,7 +35,7 @@ from stagejit.graph.ir import Op, Value
 from stagejit.index.affine import Affine, Index, Var
 
 
-@dataclass(frozen=True, kw_only=True)
+@record(kw_only=True)
 class UpdateLoops(Loops):
     """Over elements of the updates. moving: of the variables of `window`, those along which windows
     may overlap, see Note [Windows that move]."""

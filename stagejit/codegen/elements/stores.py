@@ -6,8 +6,8 @@ Input: what `Elements` gives, and where the results lie. Output: stores in loop-
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
+from stagejit.base.records import record
 from stagejit.codegen.closed import ClosedRegion
 from stagejit.codegen.elements.elements import Elements, Memory
 from stagejit.codegen.ir.nodes import Value as Register
@@ -16,7 +16,7 @@ from stagejit.dispatch.regions import Store
 from stagejit.index.affine import Affine, Index, Var
 
 
-@dataclass(frozen=True)
+@record
 class Stores:
     """The stores of a region. offsets: of each of them, in its `into`. streamed: see `Loops`."""
 

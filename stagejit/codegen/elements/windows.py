@@ -18,8 +18,8 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from stagejit.base.records import record
 from stagejit.codegen.elements.positions import Positions, clamped, fits_i32, is_inside
 from stagejit.codegen.ir.builder import Builder
 from stagejit.codegen.ir.nodes import I32, element_type
@@ -328,7 +328,7 @@ def _reducer_of(op: Op, *, some: bool) -> Reducer:
     return _Choice(fn, dtype, i32, some) if chooses(op) else Reducer(fn, dtype)
 
 
-@dataclass(frozen=True)
+@record
 class _Choice(Reducer):
     """The element that is chosen, in its own type, and the number of its tap; -1 for none."""
 

@@ -12,13 +12,13 @@ each column. So of rows r, columns n, steps s and words w:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from stagejit.base.records import record
 
 MOST = 16  # rows, columns and words of one register
 REGISTERS = 8
 
 
-@dataclass(frozen=True)
+@record
 class Rows:
     """How far it is, in words, from row to row and from step to step."""
 
@@ -29,7 +29,7 @@ class Rows:
         return f"{self.row}+{self.step}"
 
 
-@dataclass(frozen=True)
+@record
 class ByteMatrices:
     """signed: whether bytes of the left and of the right operand have a sign. sums: see `Rows`."""
 

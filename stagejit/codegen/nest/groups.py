@@ -7,15 +7,14 @@ behind its end by less than a unit.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from stagejit.base.records import record
 from stagejit.codegen.ir.builder import Builder
 from stagejit.codegen.ir.nodes import Value as Register
 from stagejit.codegen.nest.spans import Span
 from stagejit.index.affine import Var
 
 
-@dataclass(frozen=True)
+@record
 class Split:
     """An axis cut into `groups` of nearly equal numbers of units: the first `big` have one more
     than `small`. A unit is one element, or one vector of the lane axis. An item takes `block`
@@ -85,7 +84,7 @@ class Split:
         return part * small + b.binary("smin", part, big) if big else part * small
 
 
-@dataclass(frozen=True, kw_only=True)
+@record(kw_only=True)
 class Part(Span):
     """The elements of some groups: from `low` to the one before `high`."""
 

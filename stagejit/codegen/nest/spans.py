@@ -12,14 +12,13 @@ blocks are no whole chunks, or lie in others that are no whole blocks, it is fou
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from stagejit.base.records import record
 from stagejit.codegen.ir.builder import Builder
 from stagejit.codegen.ir.nodes import Value as Register
 from stagejit.index.affine import Var
 
 
-@dataclass(frozen=True)
+@record
 class Span:
     """count: how many elements; None where only `end` tells, and there are at least `fewest`,
     and a multiple of `unit`. extent, block: of a span that is one of equal blocks or the last, the

@@ -16,15 +16,15 @@ import itertools
 import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from typing import Literal
 
+from stagejit.base.records import record
 from stagejit.codegen.ir.nodes import Value as Register
 from stagejit.codegen.nest.groups import Split
 from stagejit.index.affine import Var
 
 
-@dataclass(frozen=True, eq=False)
+@record(eq=False)
 class Cell:
     """Registers that statements change as the loops run: an accumulator, a carry. A loop carries
     the cells that a statement inside it sets and that had a value before it."""
@@ -32,7 +32,7 @@ class Cell:
     name: str
 
 
-@dataclass(frozen=True, eq=False)
+@record(eq=False)
 class Do:
     """A statement where the loops stand. sets: the cells that it gives new registers."""
 
@@ -48,7 +48,7 @@ class Do:
 Tail = Literal["none", "masked", "all masked", "padded", "shorter"]
 
 
-@dataclass(frozen=True, eq=False)
+@record(eq=False)
 class Chunk:
     """`body` for every `size` neighbouring elements of a loop's variable.
 
@@ -63,7 +63,7 @@ class Chunk:
     straight: bool = False
 
 
-@dataclass(frozen=True, eq=False)
+@record(eq=False)
 class Loop:
     """Covers the elements of `var` by chunks: as many of the first kind as there are, then of the
     next."""
@@ -72,7 +72,7 @@ class Loop:
     chunks: tuple[Chunk, ...]
 
 
-@dataclass(frozen=True, eq=False)
+@record(eq=False)
 class Groups:
     """Covers the groups of a split axis that the part has which was handed down."""
 
@@ -80,7 +80,7 @@ class Groups:
     runs: tuple[Run, ...]
 
 
-@dataclass(frozen=True, eq=False)
+@record(eq=False)
 class Run:
     """`body` for each of the groups from `first` to the one before `last`, all of `size` units.
     ragged: the last unit of the last group has fewer elements: the position has a mask of it."""
@@ -92,7 +92,7 @@ class Run:
     ragged: bool = False
 
 
-@dataclass(frozen=True, eq=False)
+@record(eq=False)
 class Parallel:
     """`body` for each item: loops, outermost first, flattened into numbers that threads share; of
     a variable in blocks, or of an axis in parts. together: items that are one share of the work: of
@@ -117,7 +117,7 @@ class Parallel:
         return -(-self.items // self.together)
 
 
-@dataclass(frozen=True, eq=False)
+@record(eq=False)
 class At:
     """`body` at fixed places: so many elements after where the loops stand, or after the first.
 
@@ -133,7 +133,7 @@ class At:
     again: bool = False
 
 
-@dataclass(frozen=True, eq=False)
+@record(eq=False)
 class Within:
     """`body` inside a context: a square of registers, starts that were read."""
 
@@ -142,7 +142,7 @@ class Within:
     body: Node
 
 
-@dataclass(frozen=True, eq=False)
+@record(eq=False)
 class When:
     """`body` where a condition holds, which is a register, or None where it always does."""
 

@@ -14,16 +14,15 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping
-from dataclasses import dataclass
 
-from stagejit.base.records import replace
+from stagejit.base.records import record, replace
 from stagejit.codegen.places.loops import Loops
 from stagejit.index.affine import Affine, Var
 
 _LEAST_PART = 0.4  # of all vectors that a body of their own is worth
 
 
-@dataclass(frozen=True)
+@record
 class Interior:
     """`loops` whose variables start at 0 where those around them stand at `first`; variables
     that no cut concerns are the same. part: of all vectors."""

@@ -22,12 +22,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Self
 
 from stagejit.base.machine import Machine
 from stagejit.base.numbers import nbytes_text
-from stagejit.base.records import replace
+from stagejit.base.records import record, replace
 from stagejit.codegen.choices import cheapest_vector
 from stagejit.codegen.closed import ClosedRegion
 from stagejit.codegen.costs import touched_nbytes, widest_nbytes
@@ -49,7 +48,7 @@ from stagejit.index.affine import Affine, Index, Var
 _ASKED_A_LINE = 4  # times that vectors ask for a line, at most: each takes as long as a load
 
 
-@dataclass(frozen=True)
+@record
 class Ahead:
     """Lines of these reads and these stores are asked for so many steps of a variable before the
     loops are there. far: reads do not go to the first cache, where they would push out others."""
@@ -66,7 +65,7 @@ class Ahead:
         return replace(self, var=var, steps=steps, far=True)
 
 
-@dataclass(frozen=True, kw_only=True)
+@record(kw_only=True)
 class Loops:
     """groups: the variables that loop, outermost first, by groups of axes. index: of an element of
     the space. places: of the values that are stored for it; offsets: in what they are stored into.

@@ -10,9 +10,9 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 
+from stagejit.base.records import record
 from stagejit.codegen.elements.elements import Memory
 from stagejit.codegen.elements.stores import Stores
 from stagejit.codegen.ir.nodes import Buffer, Type, storage_type
@@ -28,7 +28,7 @@ Stage = tuple[Op, ...]  # reduces of one pass
 Accumulators = tuple[Cell, ...]  # one for each of them
 
 
-@dataclass(frozen=True, kw_only=True)
+@record(kw_only=True)
 class RowNest(Loops):
     """The loops of a reduce region, over elements of the row space.
 

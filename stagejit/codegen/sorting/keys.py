@@ -7,15 +7,14 @@ are looked at as integers only: threads of XLA take denormals for zeros where th
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from stagejit.base.records import record
 from stagejit.codegen.ir.builder import Builder
 from stagejit.codegen.ir.nodes import Type, element_type
 from stagejit.codegen.ir.nodes import Value as Register
 from stagejit.types import DType
 
 
-@dataclass(frozen=True)
+@record
 class Keys:
     """The keys of one operand."""
 

@@ -7,8 +7,8 @@ is a place, no two numbers of a row are equal, so any order of exchanges is stab
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from stagejit.base.records import record
 from stagejit.codegen.ir.builder import Builder
 from stagejit.codegen.ir.nodes import Type
 from stagejit.codegen.ir.nodes import Value as Register
@@ -18,7 +18,7 @@ from stagejit.codegen.sorting.rows import Rows
 WIDTHS = (32, 64)
 
 
-@dataclass(frozen=True)
+@record
 class Word:
     """keys: the first one is the highest part. place_bits: of the place, the lowest part; 0 for
     none. bits: the width of the number; 0 where none is wide enough."""

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from stagejit.base.records import record
 from stagejit.codegen.closed import ClosedRegion
 from stagejit.codegen.elements.elements import Elements, Memory
 from stagejit.codegen.ir.builder import Builder
@@ -23,7 +24,7 @@ from stagejit.graph.ir import Op, Value
 from stagejit.index.affine import Affine, Index, Var
 
 
-@dataclass(frozen=True)
+@record
 class Shape:
     """kept: loops over rows. along: the place in a row of an operand, into: in one of a result.
     index, place: of an element of an operand, of a result. reads, offsets: see `nest.kernels`."""

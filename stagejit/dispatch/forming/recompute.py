@@ -12,8 +12,8 @@ compute it cheaply from values that are stored anyway, or from fewer bytes.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from stagejit.base.records import record
 from stagejit.dispatch.groups import cost
 from stagejit.dispatch.groups.chains import steps
 from stagejit.dispatch.groups.group import Group
@@ -27,7 +27,7 @@ _CHEAP_FLOPS = 8.0
 _MOST_STEPS = 160
 
 
-@dataclass(frozen=True)
+@record
 class _Recipe:
     """How readers compute a value: from `leaves` in memory, by `ops` with `flops` an element."""
 

@@ -15,8 +15,9 @@ write and read it like (`infer-layouts`): this is for what lies as it was given.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from stagejit.base.records import record
 from stagejit.dispatch.groups import cost
 from stagejit.dispatch.groups.group import Group
 from stagejit.dispatch.groups.state import State
@@ -29,7 +30,7 @@ SWITCH = "store-transposes"
 _MOST_READS = 256  # that are looked at for one group: there are trees with a place for each element
 
 
-@dataclass(frozen=True)
+@record
 class _Read:
     """A value in memory that a group reads at `index`, which is in coordinates of its rows.
     turned: the first view, seen from the rows, behind which lines lie along another axis."""

@@ -13,14 +13,14 @@ there is of what is stored only at last, when the readers have their groups.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
+from stagejit.base.records import record
 from stagejit.dispatch.groups.group import Apart, Group, Grouping
 from stagejit.graph.ir import Op, Value
 from stagejit.graph.ops.control import destination_of
 
 
-@dataclass(frozen=True, eq=False)
+@record(eq=False)
 class Reason:
     """Why two groups are not one. value: what one stores and the other one reads. stored: why it is
     stored; op, why: what was not evaluated with it, and why not; one of both may be empty. goes_on:

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from stagejit.base.records import record
 from stagejit.dispatch.regions import definition_of_anchor
 from stagejit.graph.definition import OpDef
 from stagejit.graph.ir import Graph, Op, Value
@@ -21,7 +22,7 @@ Space = Literal["out", "row", "kept"]
 _TOLD_AT_ONCE = 16  # groups, see Note [Late orders]
 
 
-@dataclass(frozen=True)
+@record
 class Location:
     """Which element of a group's space holds an element of a value.
 
@@ -123,7 +124,7 @@ class Apart:
         self.stored.setdefault(value, reason)
 
 
-@dataclass(frozen=True, eq=False)
+@record(eq=False)
 class Grouping:
     """The groups of a graph, those that others need first. bodies: of its loops and branches.
     apart: why they are several."""

@@ -19,8 +19,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from stagejit.base.records import record
 from stagejit.dispatch.ranges.accesses import Walk, store_index
 from stagejit.dispatch.ranges.scalars import NOTHING
 from stagejit.dispatch.regions import Region, view_of
@@ -42,7 +43,7 @@ _COLUMNS_AGAIN = 0.4  # and read again, from further away than a row
 _SHORT = 8  # lanes of vectors that are hardly worth it
 
 
-@dataclass(frozen=True)
+@record
 class _Access:
     """`value`, an operand or a result of the dispatch, is met at `index`; weight: bytes that this
     takes, times what one of them costs where they come one by one."""

@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
+from stagejit.base.records import record
 from stagejit.base.symbolic import Int, bounds
 from stagejit.dispatch.ranges.progressions import covers_as_rows, independent, progression
 from stagejit.dispatch.ranges.scalars import NOTHING, Scalars
@@ -35,7 +35,7 @@ _HULL = "the hull of several ranges"
 _UNEVEN = "elements between are not touched"
 
 
-@dataclass(frozen=True)
+@record
 class Touch:
     """Part of the memory of `value`, an operand or a result of a region, that it touches. `reason`:
     why the box is not exact, empty if it is. may: whether it can be that nothing is

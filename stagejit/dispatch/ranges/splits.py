@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 
+from stagejit.base.records import record
 from stagejit.base.symbolic import Symbol, expr
 from stagejit.dispatch.ranges.accesses import (
     Touch,
@@ -29,7 +29,7 @@ from stagejit.index.affine import Affine, Index, Var
 from stagejit.index.coordinates import coordinates, variables
 
 
-@dataclass(frozen=True)
+@record
 class TouchedParts:
     """Parts `first`, `first + 1`, ..., `count` of them. `number` is in the offsets of what they
     touch, where they are several."""

@@ -8,9 +8,9 @@ before, if anything. Invariant: nobody else uses the buffer.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 
+from stagejit.base.records import record
 from stagejit.dispatch.operands import operands_of, read_by
 from stagejit.dispatch.rewrites.launch import Inputs, Launch, inputs_of
 from stagejit.dispatch.rewrites.targets import DEPENDS, behind_after, find_target, updated
@@ -44,7 +44,7 @@ def versions_of(graph: Graph, last: Value, copy: Op) -> list[Value] | None:
         found.insert(0, earlier)
 
 
-@dataclass(frozen=True)
+@record
 class Assembled:
     """A buffer, the dispatch that copies it into another one, and its operand that the buffer
     is."""

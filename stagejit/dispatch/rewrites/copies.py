@@ -10,8 +10,8 @@ A donated argument that is returned as it is lies where it is returned: that cop
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from stagejit.base.records import record
 from stagejit.dispatch.in_place import refuse_updates
 from stagejit.dispatch.outputs import without_reshapes
 from stagejit.dispatch.rewrites.views import Chain, Users, Views, is_passed, users_of, waits
@@ -34,7 +34,7 @@ def elide_copies(log: Log, views: Views) -> None:
     _Copies(log, views).run()
 
 
-@dataclass(frozen=True)
+@record
 class _Used:
     """How a version of a buffer is used: see `Users`."""
 

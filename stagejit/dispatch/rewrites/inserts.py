@@ -17,9 +17,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache
 
+from stagejit.base.records import record
 from stagejit.base.threads.locks import remembered
 from stagejit.dispatch.groups.offsets import ANYWHERE
 from stagejit.dispatch.in_place import refuse_updates
@@ -40,7 +40,7 @@ NAME = "fuse-insert"
 _DYNAMIC = f"; its offset is computed from arrays, so {ANYWHERE}"
 
 
-@dataclass(frozen=True)
+@record
 class Copy:
     """A dispatch that does nothing but store a value elsewhere. own: the input of its part that is
     stored."""
@@ -86,7 +86,7 @@ def copy_of(graph: Graph, op: Op) -> Copy | None:
     return Copy(op, own)
 
 
-@dataclass(frozen=True)
+@record
 class _Group:
     """A dispatch, and copies that it makes, too, in their order."""
 

@@ -14,9 +14,9 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 
+from stagejit.base.records import record
 from stagejit.base.symbolic import Undecided
 from stagejit.dispatch.operands import operands_of, read_by
 from stagejit.dispatch.ranges.accesses import Touch, reads_of
@@ -46,7 +46,7 @@ def fuse_pads(log: Log, views: Views) -> None:
     _Pads(log, views).run()
 
 
-@dataclass(frozen=True)
+@record
 class _Piece:
     """A box that `fill` wrote, and result number `index` of another dispatch will."""
 

@@ -7,9 +7,9 @@ results. Invariant: what is said of an op is true of its operands as they are no
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass
 from typing import TypeGuard
 
+from stagejit.base.records import record
 from stagejit.base.symbolic import Int
 from stagejit.dispatch.operands import read_by
 from stagejit.dispatch.outputs import donations
@@ -282,7 +282,7 @@ class Chain:
         return [self.versions[other] for other in sorted(found) if other > number]
 
 
-@dataclass(frozen=True)
+@record
 class Users:
     """Who uses the memory of one version of a buffer, in whatever shape.
 

@@ -17,11 +17,11 @@ A row of which no element is present has no weights, so its sums are 0; one whos
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from stagejit.base.records import record
 from stagejit.errors import VerificationError
 from stagejit.graph.definition import Attrs, Names, OpDef, Types, define, require
 from stagejit.graph.ir import Graph, Op, Value
@@ -150,7 +150,7 @@ def depends_on(value: Value, source: Value) -> bool:
 # -------------------------------------------------------------------- axes
 
 
-@dataclass(frozen=True)
+@record
 class Roles:
     """What the axes of weights are. scores, product: for each of them the axis of f, and of the
     product, that it is; None for one that those lack. batch: shared by queries, keys and values;

@@ -16,11 +16,11 @@ over. A branch that leaves its input as it is gives that input.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from stagejit.base.records import record
 from stagejit.graph.definition import Attrs, Names, OpDef, Types, define, require
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.meaning.evaluator import Evaluator
@@ -28,7 +28,7 @@ from stagejit.graph.text.syntax import attributes_text, joined, operands_text
 from stagejit.types import TensorType
 
 
-@dataclass(frozen=True)
+@record
 class LoopOperands:
     """The operands of a loop by purpose; see Note [Order of operands]."""
 

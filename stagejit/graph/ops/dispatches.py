@@ -17,9 +17,9 @@ destination of the first, and runs beside it: no part reads what another one wri
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from stagejit.base.records import record
 from stagejit.graph.definition import Attrs, Names, OpDef, Types, define, require
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.meaning.evaluator import Evaluator
@@ -31,7 +31,7 @@ from stagejit.index.box import Box
 from stagejit.types import TensorType
 
 
-@dataclass(frozen=True)
+@record
 class Written:
     """One value that a part writes. inserts: the ops that place it in the destination, innermost
     first; none for a fresh output, and for what a scatter leaves."""

@@ -9,9 +9,8 @@ with few of these most have nothing to do.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from stagejit.base.machine import Machine
+from stagejit.base.records import record
 
 _KERNEL_SECONDS = 2.5e-6  # until a kernel's workers run, behind another one
 _KERNELS = 3  # that it saves
@@ -19,7 +18,7 @@ _PASSES = 4  # over the scores: written and read by the softmax, written and rea
 _ROWS = 64  # of queries that a worker takes; fewer where that leaves others without
 
 
-@dataclass(frozen=True)
+@record
 class Cost:
     """rows: of queries, of all batches. flops: of both products. nbytes: of what is read and
     written anyway; scores_nbytes: of all scores."""

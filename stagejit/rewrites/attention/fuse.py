@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from stagejit.base.records import record
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.ops import build
 from stagejit.graph.ops.attention import Roles, linear_path, roles_of
@@ -79,7 +79,7 @@ def _fused(
     return False
 
 
-@dataclass(frozen=True)
+@record
 class _Parts:
     """Of an attend. order: the axes of the product that it takes the place of, in its result."""
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from stagejit.base.records import record
 from stagejit.graph.ir import Op, Value
 from stagejit.graph.ops.attention import is_number
 from stagejit.graph.ops.elementwise import function_of
@@ -24,7 +25,7 @@ _LINEAR = frozenset({"neg", "mul", "div", "select"})
 _NOT_MOST = "what is subtracted is not the largest score of its row"
 
 
-@dataclass(frozen=True)
+@record
 class Softmax:
     """result: softmax of `f`. present: a bool of each element; None where all are. ops: all that
     are neither before `f` nor after the result."""

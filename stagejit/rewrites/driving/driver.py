@@ -16,6 +16,7 @@ from operator import attrgetter
 from stagejit.base.decisions import Decision
 from stagejit.base.extension import Extension
 from stagejit.base.machine import SMALL_SERVER, Machine
+from stagejit.base.records import record
 from stagejit.base.threads.locks import remembered
 from stagejit.graph.ir import Graph, Value
 from stagejit.options import Options
@@ -41,7 +42,7 @@ __all__ = [
 ]  # fmt: skip
 
 
-@dataclass(frozen=True)
+@record
 class LocalStep:
     """Rules that look at one op and its producers, on one worklist: see `worklist.py`."""
 
@@ -69,7 +70,7 @@ class LocalStep:
         return RuleTable.of(self.rules)
 
 
-@dataclass(frozen=True)
+@record
 class GraphStep:
     """A rewrite that needs the whole graph: `function(log)` calls `log.replace` and
     `log.decline`."""

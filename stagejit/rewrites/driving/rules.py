@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from stagejit.base.decisions import Decision
 from stagejit.base.extension import Extension
+from stagejit.base.records import record
 from stagejit.errors import ExtensionError
 from stagejit.graph.definition import known_kinds
 from stagejit.graph.functions import MAP_FUNCTIONS
@@ -19,7 +20,7 @@ from stagejit.graph.ir import Graph, Op, Value
 from stagejit.options import suggested
 
 
-@dataclass(frozen=True)
+@record
 class Declined:
     """A rewrite's pattern matched, but a guard failed."""
 
@@ -50,7 +51,7 @@ Outcome = Value | Declined | None
 Function = Callable[[Graph, Op], Outcome]
 
 
-@dataclass(frozen=True)
+@record
 class Rule:
     """One rewrite. `name` is that of `Options(disable=...)`, `roots` the op kinds it looks at,
     `functions` those of a map, `of` the kinds that make their operand number `operand`; any where

@@ -20,10 +20,11 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from stagejit.base.extension import Extension
 from stagejit.base.numbers import a_type
+from stagejit.base.records import record
 from stagejit.base.symbolic import Undecided
 from stagejit.errors import InternalError, StagejitError
 from stagejit.graph.ir import Graph, Op, Value
@@ -36,7 +37,7 @@ from stagejit.rewrites.driving.rules import Declined, Outcome, Rule, declined
 MAX_VISITS = 64  # of one op and the ops that replaced it, on average
 
 
-@dataclass(frozen=True)
+@record
 class Sharing:
     """Which ops are one op.
 
@@ -52,7 +53,7 @@ class Sharing:
     counted: frozenset[str] = frozenset()
 
 
-@dataclass(frozen=True)
+@record
 class RuleTable:
     """Rules by the kinds that they look at, and the kinds of which one asks who reads them."""
 

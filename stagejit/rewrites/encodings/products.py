@@ -7,8 +7,8 @@ decided from the op alone, so that whoever asks later is told the same.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
+from stagejit.base.records import record
 from stagejit.graph.dims import ConvDims
 from stagejit.graph.ir import Op
 from stagejit.index.encoding import Encoding
@@ -16,7 +16,7 @@ from stagejit.index.encoding import Encoding
 FEWEST_PARALLEL = 64  # results of one product of a batch; for fewer no tile pays
 
 
-@dataclass(frozen=True)
+@record
 class Encodings:
     """Those of one product; None for what has no tiles: windows of a convolution overlap."""
 

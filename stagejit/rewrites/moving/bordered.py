@@ -24,6 +24,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
+from stagejit.base.records import record
 from stagejit.graph.ir import Graph, Op, Use, Value
 from stagejit.graph.isomorphic import attribute_key
 from stagejit.graph.ops import build, filled
@@ -36,7 +37,7 @@ NAME = "border-buffers"
 Sizes = tuple[int, ...]
 
 
-@dataclass(frozen=True)
+@record
 class _Window:
     """A convolution that reads a box of the buffer, or all of it, with a border around."""
 

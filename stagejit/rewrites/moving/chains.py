@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
+from stagejit.base.records import record
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.index.box import Box
 from stagejit.index.box_index import are_disjoint
@@ -17,7 +17,7 @@ from stagejit.index.box_index import are_disjoint
 Offsets = tuple[int, ...]
 
 
-@dataclass(frozen=True)
+@record
 class Part:
     """`source` at `offsets`, every `strides`-th element; `insert` puts it there."""
 
@@ -46,7 +46,7 @@ class Part:
         )
 
 
-@dataclass(frozen=True, eq=False)
+@record(eq=False)
 class Chain:
     """Inserts one after the other; nobody else reads what is there between."""
 

@@ -15,8 +15,7 @@ value is only ever replaced by an equal one.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from stagejit.base.records import record
 from stagejit.graph.ir import Graph, Op, Value, is_free
 from stagejit.graph.ops import build
 from stagejit.graph.ops.moving.slices import known_box
@@ -30,7 +29,7 @@ NAME = "fuse-insert"
 Ends = tuple[tuple[int, ...], tuple[int, ...]]  # first and last position along each axis
 
 
-@dataclass(frozen=True)
+@record
 class _Jump:
     """From an insert of `box`, whose destination is `parent`, to `to`; `ends` is around all
     between."""

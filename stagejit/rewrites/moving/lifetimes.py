@@ -14,15 +14,15 @@ and then more memory is alive than the model says.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
+from stagejit.base.records import record
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.rewrites.moving.chains import Chain, Part
 
 
-@dataclass(frozen=True)
+@record
 class Life:
     """Of one buffer: from op `birth` to op `death`, inclusive."""
 

@@ -8,10 +8,10 @@ elements. (Of a sum of zeros: a border of +0 is left out as one of -0 is, as in 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 
+from stagejit.base.records import record
 from stagejit.graph.dims import WindowDims
 from stagejit.graph.functions import identity
 from stagejit.graph.ir import Graph, Op, Value
@@ -22,7 +22,7 @@ from stagejit.rewrites.driving.driver import Outcome, declined, rewrite
 from stagejit.rewrites.moving.pads import NAME, Pad, pad_of
 
 
-@dataclass(frozen=True)
+@record
 class _Along:
     """The windows that are left along one axis, whose results are there `times` each; of these, the
     ones from `first` on, `count` of them, are the results."""

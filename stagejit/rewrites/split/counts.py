@@ -15,10 +15,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from stagejit.base.machine import FORK_SECONDS, Machine
 from stagejit.base.numbers import counted
+from stagejit.base.records import record
 from stagejit.graph.dims import ConvDims
 from stagejit.graph.ir import Op
 from stagejit.graph.ops.moving.splits import sums_parts, tile_of
@@ -36,7 +36,7 @@ _FEW_COLUMNS = 4  # of a product that is as long as its larger operand takes to 
 _ROWS_ABREAST = 128  # rows along a kept innermost dimension that one item takes
 
 
-@dataclass(frozen=True)
+@record
 class Many:
     """A sum of many elements.
 
@@ -152,7 +152,7 @@ def _narrowest(op: Op, batch: int) -> int:
     return min(rows, results // batch // rows)
 
 
-@dataclass(frozen=True)
+@record
 class Cut:
     """`parts` of `tile` elements of the axis of `extent` elements that is axis `axes[k]` of operand
     k; the last part may be shorter."""

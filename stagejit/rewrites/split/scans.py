@@ -18,9 +18,9 @@ earlier, and parts begin at whole accesses, of which threads then have several e
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 from stagejit.base.machine import Machine
+from stagejit.base.records import record
 from stagejit.graph.functions import neutral
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.ops import build, filled
@@ -68,7 +68,7 @@ def _visit(log: Log, op: Op) -> None:
 # ------------------------------------------------------------------- the model
 
 
-@dataclass(frozen=True)
+@record
 class _Line:
     """extents: before the axis, along it, behind it. tile: elements of a part along the axis.
     pieces: what workers can share as it is. steps: instructions for each vector of elements."""

@@ -16,9 +16,9 @@ with a part for each core all of them read. `sharing.py` has the other ways to s
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 from stagejit.base.machine import Machine
+from stagejit.base.records import record
 from stagejit.graph.dims import ScatterDims
 from stagejit.graph.functions import neutral
 from stagejit.graph.ir import Graph, Op, Value
@@ -38,7 +38,7 @@ _APART = 32 << 10
 _WORTH = 0.7  # of the time in one piece
 
 
-@dataclass(frozen=True)
+@record
 class Updates:
     """axis: of the indices, along which parts follow each other. vectors: index vectors of a batch;
     batches: how many. places: that may have an owner. window, nbytes: elements of a window, and

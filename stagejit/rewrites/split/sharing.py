@@ -13,9 +13,9 @@ end. The first three keep the order in which updates of one element are applied.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from stagejit.base.machine import HOT_FORK_SECONDS, Machine
+from stagejit.base.records import record
 
 _CYCLE = 0.33e-9  # seconds, of cores of the last years; all others are cycles:
 _INDEX = 4.0  # to read an index vector, compare and clamp it
@@ -29,7 +29,7 @@ _ELSEWHERE = 50.0  # for a line that another core has just cleared
 MERGED = 3  # times that sums of parts go through the caches: cleared, updated, read
 
 
-@dataclass(frozen=True)
+@record
 class Way:
     """blocks: parts of a window; ranges: of one axis of the destination, see Note [Ways to
     share]."""
@@ -45,7 +45,7 @@ class Way:
         return ranges if self.blocks == 1 else f"{blocks}, {ranges}"
 
 
-@dataclass(frozen=True, kw_only=True)
+@record(kw_only=True)
 class Sharing:
     """vectors: of indices, of each of the batches. pieces: of a window, vectors or elements of it
     that are combined at once; code: operations to make one; index_code: to make an index vector,

@@ -7,8 +7,8 @@ of each value is made of tiles of the others, and of values from outside, whole 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
+from stagejit.base.records import record
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.ops.axes import Axes, separate, summed
 from stagejit.rewrites.driving.driver import describe
@@ -19,7 +19,7 @@ class Apart(Exception):
     """A value that would have to be cut along two axes, or cannot be cut."""
 
 
-@dataclass(frozen=True)
+@record
 class Along:
     """cluster: with those that only move what it gives in tiles. axes: of each value, but those of
     which a tile gives a part of the sum. sums: of the ops that give those, the axes of their

@@ -16,8 +16,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from stagejit.base.records import record
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.rewrites.driving.driver import describe
 from stagejit.rewrites.tiling.surroundings import Surroundings
@@ -26,7 +27,7 @@ _FOLLOWED = 64  # readers of small values
 _ASKED = 4  # times that an op may be in a set that is no cluster: work stays linear
 
 
-@dataclass(frozen=True)
+@record
 class Cluster:
     """ops: operands before users. seed: the product that it was found from. outputs: what others
     read of it. assembled: what is put together of parts, and nobody else reads."""

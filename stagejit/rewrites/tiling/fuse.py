@@ -18,11 +18,11 @@ more.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import chain
 
 from stagejit.base.machine import HOT_FORK_SECONDS, Machine
 from stagejit.base.numbers import counted
+from stagejit.base.records import record
 from stagejit.graph.ir import Op
 from stagejit.rewrites.driving.driver import Log
 from stagejit.rewrites.tiling.along import Along, axes_along
@@ -124,7 +124,7 @@ def _tiled(log: Log, seed: Op, cuts: Sequence[Cut | str]) -> list[Op]:
     return [op for op in made if op.definition.is_loop]
 
 
-@dataclass(frozen=True)
+@record
 class Cut:
     """Tiles along one axis of the seed. seconds: modelled, of what tiles change; whole_seconds: the
     same without tiles."""

@@ -15,10 +15,10 @@ from __future__ import annotations
 import heapq
 from collections import Counter
 from collections.abc import Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 from stagejit.base.decisions import Decision
 from stagejit.base.machine import Machine
+from stagejit.base.records import record
 from stagejit.base.symbolic import at_most
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.memo import OverOperands
@@ -51,7 +51,7 @@ FREE_NBYTES = 512  # may be made of less: a few cache lines
 _SLOWER = 4.0
 
 
-@dataclass(frozen=True)
+@record
 class Split:
     """sources: what the bound inputs of `graph` are, in their order. measures: numbers.
     replaced: bodies that nobody has any more."""

@@ -10,8 +10,9 @@ an element is no finite number, unless its form has such: of those it counts the
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from stagejit.base.records import record
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.ops import build, filled
 from stagejit.rewrites.cloning import cloned_alike, copied
@@ -26,7 +27,7 @@ _TINY = 1e-200
 Stored = tuple[tuple[Weight, ...], str]
 
 
-@dataclass(frozen=True)
+@record
 class Lost:
     """Of one value. of: the bound inputs that the inputs of both graphs are. squares: of what is
     lost, and of all of it. restored: what stands for the value. Other values may have both."""

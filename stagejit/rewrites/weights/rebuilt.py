@@ -8,15 +8,16 @@ as one more input, which every body around it has, too; so views of that are vie
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from stagejit.base.records import record
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.ops.control import bodies_of, unchanging
 from stagejit.rewrites.weights.determined import Chosen
 from stagejit.rewrites.weights.made import Views, applied, undone
 
 
-@dataclass(frozen=True)
+@record
 class Rebuilding:
     """chosen: what is at hand. views: those that it lies as, by the first of all equal ones; alike:
     values that it is as it lies, and what they are. needed: what is still computed, and the inputs

@@ -17,11 +17,12 @@ import itertools
 import math
 import operator
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
 
+from stagejit.base.records import record
 from stagejit.errors import GoneError, OptionsError
 from stagejit.graph.dims import ConvDims
 from stagejit.graph.ir import Graph, Op, Value
@@ -137,7 +138,7 @@ def _with_weights(graph: Graph, op: Op, product: Op, factor: Value) -> Outcome:
     return build(graph, product.kind, operands, product.loc, **product.attrs)
 
 
-@dataclass(frozen=True, eq=False)
+@record(eq=False)
 class Factor:
     """What weights are multiplied by, or divided, in each slice that is meant. fn: which of both;
     alone: of inputs for `weights`, the factor; loops: along how many of the first axes of these

@@ -14,10 +14,11 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
+from stagejit.base.records import record
 from stagejit.graph.ir import Graph, Value
 from stagejit.graph.meaning.interpreter import interpret
 from stagejit.graph.ops import build, filled
@@ -35,7 +36,7 @@ _WIDTHS = (128, 64, 32)  # columns of a panel
 _PART_OF_ZEROS = 8  # of columns, at most one in so many is put beside them
 
 
-@dataclass(frozen=True)
+@record
 class Stored:
     """A weight as it lies in memory. channels: its axes that have scales of their own; packed: the
     axis along which two are in a byte, or None. summed: of a matrix in panels the axis that these

@@ -9,12 +9,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 
+from stagejit.base.records import record
 from stagejit.base.threads.locks import new_lock
 
 
-@dataclass(frozen=True)
+@record
 class CompileTimes:
     """Of one program: seconds by step, in their order (see `pipeline.STEPS`); how many kernels it
     has, and how many of them were compiled for it; the others were in memory or on disk."""

@@ -17,11 +17,12 @@ import reprlib
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass
 from typing import Any
 
 import jax
 import numpy as np
+
+from stagejit.base.records import record
 
 _MOST_FRAMES = 200
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
@@ -29,7 +30,7 @@ _LEAF = "*"
 _LEAVES = (jax.Array, np.ndarray, float, int)  # whose structure nobody has to ask for
 
 
-@dataclass(frozen=True)
+@record
 class Static:
     """A static argument. text: its repr, shortened. token: tells values apart that read alike;
     is_by_identity: it is equal to itself alone."""
@@ -43,7 +44,7 @@ class Static:
         return f"{self.name}={self.text}"
 
 
-@dataclass(frozen=True)
+@record
 class Given:
     """Any argument. is_named: it was passed by its name. structure: of its containers, as JAX
     writes it, shortened: "[*, *]"; token: see `Static`."""
@@ -54,7 +55,7 @@ class Given:
     token: int = 0
 
 
-@dataclass(frozen=True)
+@record
 class Passed:
     """All arguments of a call."""
 

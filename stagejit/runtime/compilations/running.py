@@ -9,10 +9,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from stagejit.base.blaming import blame
+from stagejit.base.records import record
 from stagejit.base.symbolic import Undecided
 from stagejit.base.threads.locks import new_rlock
 from stagejit.errors import InternalError, UnsupportedOpError
@@ -33,7 +33,7 @@ tracing = Gate()
 C = TypeVar("C", bound=Artifacts)
 
 
-@dataclass(frozen=True)
+@record
 class Step(Generic[C]):
     """A named step, the verifier of what it made, and what a thread takes while it runs."""
 

@@ -12,8 +12,7 @@ of each: entry, base, offset, count of strides, strides), then what its kind nee
 Note [Rows]: what is in a loop has a row of its own among the entries, which stays as long as the
 loop runs. What no loop moves is stored before the outermost loop, by a jump to behind itself; a
 step inside stores the others. All else shares the first entries. A thread that has iterations of
-its own has entries of its own, and such a jump, too: it stores what stays where it is as long as
-the thread goes on.
+its own has entries of its own, and such a jump, too: it stores what stays while the thread goes on.
 """
 
 from __future__ import annotations
@@ -22,12 +21,13 @@ import itertools
 import re
 from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, assert_never
 
 import numpy as np
 
 from stagejit.base.machine import FRESH_FROM_NBYTES, HELD_FROM_NBYTES
+from stagejit.base.records import record, replace
 from stagejit.runtime.cpu import foreign
 from stagejit.runtime.cpu.nans.checks import BEHIND_NOTE, words_of
 from stagejit.runtime.cpu.native import interpreter
@@ -54,7 +54,7 @@ _MOST_ON_STACK_NBYTES = 4096  # of rows; larger ones are in the arena
 _REPORT = "Next: this is a bug of stagejit, please report it"
 
 
-@dataclass(frozen=True)
+@record
 class _At:
     """The address of a constant, by the place of its first word among all constants."""
 
@@ -77,7 +77,7 @@ _Item = int | str | _At  # a number, the address of a symbol, that of a constant
 _Items = list[_Item]
 
 
-@dataclass(frozen=True)
+@record
 class Code:
     """own: which words are addresses of others, given as their places in bytes. symbols: which
     words are addresses of kernels and handlers."""

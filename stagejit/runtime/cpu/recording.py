@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from stagejit.base.records import record
 from stagejit.base.threads.locks import new_lock
 from stagejit.runtime.cpu import encoding
 from stagejit.runtime.cpu.native import entry, sheets, support
@@ -28,7 +29,7 @@ _WORD = np.dtype(np.int64)
 Words = np.ndarray[Any, np.dtype[np.int64]]
 
 
-@dataclass(frozen=True)
+@record
 class Slot:
     """Sums of what is at one place, of one thread; all but `count` in ticks. See `stamps`."""
 
@@ -41,7 +42,7 @@ class Slot:
     busy: int
 
 
-@dataclass(frozen=True)
+@record
 class Event:
     """What a thread (by its number in the system) did from begin to end. place: see
     `encoding.places_of`; 0 is that of a whole call. run: the number of XLA's execution."""
@@ -53,7 +54,7 @@ class Event:
     run: int
 
 
-@dataclass(frozen=True)
+@record
 class ProgramTimes:
     """Of one program: what its threads did at each place, one after the other; the last events, and
     how many there were before them."""
@@ -152,7 +153,7 @@ def _free_sheets(memory: Any, log: int) -> None:
 # -------------------------------------------------------------------------------------- the clock
 
 
-@dataclass(frozen=True)
+@record
 class Clock:
     """Seconds of `time.perf_counter` from ticks."""
 

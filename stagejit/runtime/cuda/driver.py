@@ -22,11 +22,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from typing import Any, NewType, Protocol, TypeVar
 
 import numpy as np
 
+from stagejit.base.records import record
 from stagejit.codegen.cuda.device import Limits
 
 T = TypeVar("T")
@@ -37,7 +37,7 @@ Graph = NewType("Graph", object)
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
-@dataclass(frozen=True)
+@record
 class Source:
     """A kernel in CUDA C++, which includes nothing.
 

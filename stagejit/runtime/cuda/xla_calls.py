@@ -25,13 +25,13 @@ import secrets
 import weakref
 from collections.abc import Sequence
 from ctypes import c_int32, c_int64, c_uint64, c_void_p
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 import jax
 import numpy as np
 
+from stagejit.base.records import record
 from stagejit.base.threads.locks import remembered
 from stagejit.errors import InternalError
 from stagejit.runtime import ffi_abi as abi
@@ -80,7 +80,7 @@ class StreamProgram:
         loaded.on_stream(stream, lambda more: self.layout.placed([*operands, *more], results))
 
 
-@dataclass(frozen=True)
+@record
 class _Layout:
     """Where everything of a call is. aliases: (result, argument); sources: for each result of the
     program the result of the call that is its memory, or None; copies: (argument or constant,

@@ -18,7 +18,6 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -27,6 +26,7 @@ from jax.extend.core import Var
 from jax.extend.core.primitives import jit_p as _jit_p
 from jax.interpreters.ad import Zero
 
+from stagejit.base.records import record
 from stagejit.compat import Literal, is_evaluated_now
 from stagejit.runtime.gradients.again import (
     Parts,
@@ -134,7 +134,7 @@ def _jit_of_batch(original: Any) -> Any:
 # -- linearization --------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
+@record
 class _Linear:
     """is_nonzero: whether each result has a tangent. structured: from jax 0.11 on, the tree of the
     residuals whose structure a primitive gave, and which results they are."""

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from jax.extend.core.primitives import jit_p as _jit_p
 
+from stagejit.base.records import record
 from stagejit.runtime.gradients.again import (
     made_again,
     moments_in,
@@ -28,7 +28,7 @@ from stagejit.trace.weights import Weight
 jit_p: Any = _jit_p
 
 
-@dataclass(frozen=True)
+@record
 class Split:
     """first: returns the results, then what others are found by. residuals: of each that `second`
     takes, before all else, what it is: a "result" of `first`, an "operand", a "constant" or a

@@ -13,10 +13,11 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Union
 
 from stagejit.base.decisions import Decision
+from stagejit.base.records import record
 from stagejit.errors import InternalError
 from stagejit.graph import python_functions
 from stagejit.runtime.hosting import program_steps
@@ -40,7 +41,7 @@ from stagejit.schedule.memory.packing import FRAME_NBYTES, LINE_NBYTES, aligned
 from stagejit.types import dtype_named
 
 
-@dataclass(frozen=True)
+@record
 class Launch:
     """Items [0, total) of one kernel (ARCH: `void k(bufs, params, lo, hi, scratch)`).
 
@@ -72,14 +73,14 @@ class Launch:
         return -(-self.total // self.grain) if self.parallel else 1
 
 
-@dataclass(frozen=True)
+@record
 class Parallel:
     """Independent launches whose chunks share one parallel region."""
 
     launches: tuple[Launch, ...]
 
 
-@dataclass(frozen=True)
+@record
 class Iterations:
     """Run `body` `trip` times, on up to `threads` threads at once, each of which takes `grain`
     iterations at a time and runs all of their launches itself."""
@@ -91,7 +92,7 @@ class Iterations:
     site: int = site_field()
 
 
-@dataclass(frozen=True)
+@record
 class LoopKernel:
     """A loop whose steps are one function, with the ABI of a kernel. loop: the `Loop` or `While`;
     buffers: what its references begin at, as the function takes them."""
@@ -102,7 +103,7 @@ class LoopKernel:
     site: int = site_field()
 
 
-@dataclass(frozen=True)
+@record
 class Clear:
     """Store zeros in `nbytes` bytes."""
 
@@ -110,7 +111,7 @@ class Clear:
     nbytes: int
 
 
-@dataclass(frozen=True)
+@record
 class Check:
     """End the program where a float is NaN (`infs`: or infinite) in rows of `count` elements.
 
@@ -140,7 +141,7 @@ Step = Union[
 ]  # fmt: skip
 
 
-@dataclass(frozen=True)
+@record
 class HostProgram:
     """Everything one FFI call does. The same value always gives the same words.
 

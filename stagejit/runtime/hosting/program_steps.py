@@ -8,9 +8,10 @@ nothing here knows which steps a target has beside them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Generic, Literal, TypeVar
 
+from stagejit.base.records import record
 from stagejit.runtime.hosting.sites import NOWHERE
 
 S = TypeVar("S")
@@ -23,7 +24,7 @@ def site_field() -> Any:
     return field(default=NOWHERE, compare=False, repr=False)
 
 
-@dataclass(frozen=True)
+@record
 class BufferRef:
     """The address `base + offset_nbytes + sum(iteration * stride)` at the time of a step.
 
@@ -43,7 +44,7 @@ class BufferRef:
     loop_strides_nbytes: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True)
+@record
 class ForeignArray:
     """An array as a foreign handler sees it. dtype: a name of `types`; dims: its shape."""
 
@@ -53,7 +54,7 @@ class ForeignArray:
     nbytes: int
 
 
-@dataclass(frozen=True)
+@record
 class Call:
     """A call of an FFI handler that jaxlib brings along, by the name of its target.
 
@@ -68,7 +69,7 @@ class Call:
     site: int = site_field()
 
 
-@dataclass(frozen=True)
+@record
 class Copy:
     """Copy `nbytes` bytes; the ranges are equal or do not overlap."""
 
@@ -78,7 +79,7 @@ class Copy:
     site: int = site_field()
 
 
-@dataclass(frozen=True)
+@record
 class Store:
     """Store an integer of `nbytes` bytes: `first`, and `step` more in each turn of the innermost
     loop."""
@@ -89,7 +90,7 @@ class Store:
     step: int = 0
 
 
-@dataclass(frozen=True)
+@record
 class Workspace:
     """Memory of what a loop makes and does not hand on: nobody reads there before or after it."""
 
@@ -97,7 +98,7 @@ class Workspace:
     nbytes: int
 
 
-@dataclass(frozen=True)
+@record
 class Loop(Generic[S]):
     """Run `body` `trip` times. workspace: see `Workspace`."""
 
@@ -107,7 +108,7 @@ class Loop(Generic[S]):
     site: int = site_field()
 
 
-@dataclass(frozen=True)
+@record
 class While(Generic[S]):
     """Run `condition`; while the byte at `predicate` is not 0, run `body` and `condition` again."""
 
@@ -118,7 +119,7 @@ class While(Generic[S]):
     site: int = site_field()
 
 
-@dataclass(frozen=True)
+@record
 class Branch(Generic[S]):
     """Run `branches[i]` for the integer i of `index_nbytes` bytes at `index`, clamped to them."""
 
@@ -183,7 +184,7 @@ def faults(
             yield from faults(body, sizes, of, (*trips, *of.counted(step)))
 
 
-@dataclass(frozen=True)
+@record
 class Language(Generic[S]):
     """What a target's programs say of all of their steps. counted: how often what is in a step
     runs, one number for each loop that a reference may follow; faults: of steps of its own."""

@@ -7,15 +7,16 @@ where its binding says, or in its slot of the body's workspace; each loop around
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
+from stagejit.base.records import record
 from stagejit.errors import InternalError
 from stagejit.runtime.hosting.program_steps import BufferRef
 from stagejit.schedule.plans.plan import Binding, Body, Buffer, Plan
 from stagejit.schedule.schedule import Run, Schedule
 
 
-@dataclass(frozen=True)
+@record
 class Scope:
     """A schedule where it runs. places: where its buffers start; loops: how many counted loops
     are around it; alone: whether one thread runs it, beside others with other iterations; threads,
@@ -45,7 +46,7 @@ class Scope:
         return self.places[name]
 
 
-@dataclass(frozen=True)
+@record
 class Pass:
     """Which iterations a copy of a loop's body makes: `first`, `first + every`, ...; exchanged:
     with the buffers of carries exchanged."""

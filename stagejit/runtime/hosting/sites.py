@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from stagejit.base.decisions import path_inside
 from stagejit.base.loc import UNKNOWN, Loc
+from stagejit.base.records import record
 
 if TYPE_CHECKING:  # `lowering/staged.py` is imported with the package, and the compiler is not
     from stagejit.schedule.plans.plan import Body, Dispatch
@@ -19,7 +20,7 @@ NOWHERE = -1
 _MOST_BOXES = 3
 
 
-@dataclass(frozen=True)
+@record
 class Site:
     """A dispatch. path: as in "loop.1/contract.0"; flops, nbytes, sizes: of one
     execution. different_nbytes: that it touches at least, each byte counted once."""

@@ -16,13 +16,13 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from jax import lax
 from jax.extend import core as jex_core
 
 from stagejit.base.decisions import Decision
+from stagejit.base.records import record
 from stagejit.compat import is_extended, shaped_like
 from stagejit.index.layout import Layout
 from stagejit.index.wanted import LayoutRequirement, in_words
@@ -32,7 +32,7 @@ NAME = "caller-layouts"
 Requirements = tuple[LayoutRequirement | None, ...]
 
 
-@dataclass(frozen=True)
+@record
 class Formats:
     """Of each argument and result what the caller requires; None where it is row-major. Of none of
     them, where all are.

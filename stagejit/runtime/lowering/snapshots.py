@@ -12,7 +12,6 @@ from __future__ import annotations
 import ctypes
 import functools
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -20,6 +19,7 @@ import numpy as np
 from jax.extend import core as jex_core
 from jax.extend.core.primitives import jit_p
 
+from stagejit.base.records import record
 from stagejit.compat import scan_counts, with_constant
 from stagejit.runtime.cpu import snapshots
 from stagejit.runtime.cpu.native import snapshots as native
@@ -113,7 +113,7 @@ def taking_one_more(body: Any, at: int) -> Any:
 # -- callbacks ------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
+@record
 class _GivingBack:
     """A flat function that takes a snapshot first, and gives it back if it fails. types: shapes and
     dtypes that it has to return; JAX looks at that, too, but we do not learn what it finds."""

@@ -6,10 +6,10 @@ Invariant: plain data; numbers stand for values, and each is defined once, befor
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from stagejit.base.decisions import Decision
+from stagejit.base.records import record
 from stagejit.options import Options
 from stagejit.types import TensorType
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:  # LLVM is not loaded before something is compiled
     from stagejit.runtime.hosting.sites import Site
 
 
-@dataclass(frozen=True)
+@record
 class Request:
     """A function to compile. `donated[i]`: the caller gives argument i away. decisions: what was
     decided before, of how arguments and results lie; platform: of XLA's that calls it. snapshot:
@@ -34,7 +34,7 @@ class Request:
     snapshot: int | None = None
 
 
-@dataclass(frozen=True)
+@record
 class NativeCall:
     """A program of ours: reads values `operands`, defines values `results`.
 
@@ -47,7 +47,7 @@ class NativeCall:
     result_types: tuple[TensorType, ...]
 
 
-@dataclass(frozen=True)
+@record
 class DelegatedEquation:
     """An equation that XLA runs.
 
@@ -62,7 +62,7 @@ class DelegatedEquation:
     site: Site | None = None
 
 
-@dataclass(frozen=True)
+@record
 class Reshape:
     """Value `result` is `operand` under another shape of the same elements; XLA moves nothing."""
 
@@ -71,7 +71,7 @@ class Reshape:
     type: TensorType
 
 
-@dataclass(frozen=True)
+@record
 class Staged:
     """A compiled function over numbered values.
 

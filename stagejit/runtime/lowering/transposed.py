@@ -11,19 +11,19 @@ Two transposes of a result, there and back, are none for XLA.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo
 from jax.interpreters import mlir
 
+from stagejit.base.records import record
 from stagejit.compat import shaped_like
 
 Order = tuple[int, ...]
 
 
-@dataclass(frozen=True)
+@record
 class Turned:
     """value, aval: an array whose axes lie in `order`, the slowest first; None for a result."""
 

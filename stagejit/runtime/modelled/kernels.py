@@ -8,9 +8,9 @@ which as many share as have some of its items.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from stagejit.base.machine import CALL_SECONDS, HOT_FORK_SECONDS, Machine
+from stagejit.base.records import record
 from stagejit.codegen.kernel import Kernel
 from stagejit.codegen.target import Target
 from stagejit.runtime.hosting import launching
@@ -21,7 +21,7 @@ from stagejit.schedule.plans.turns import Carried, counted_once
 Path = tuple[str | int, ...]
 
 
-@dataclass(frozen=True)
+@record
 class Modelled:
     """seconds: by the model. is_known: whether they are all of it; where not, there is more that
     nobody knows: what XLA or a library does, or how often a loop turns, of which one turn is

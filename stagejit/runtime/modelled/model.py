@@ -7,10 +7,10 @@ numbers are those of the timeline, see `threads.py` and `streams.py`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from stagejit.base.machine import Machine
+from stagejit.base.records import record
 from stagejit.base.threads.importing import importing
 from stagejit.codegen.generate import Generated
 from stagejit.codegen.target import Target
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from stagejit.runtime.cuda.programs.program import CudaProgram
 
 
-@dataclass(frozen=True)
+@record
 class Model:
     """whole: of a call. dispatches: of one run of each."""
 

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from stagejit.base.machine import Machine
+from stagejit.base.records import record
 from stagejit.codegen.generate import Generated
 from stagejit.runtime.cuda.programs.program import (
     Body,
@@ -30,7 +31,7 @@ from stagejit.runtime.hosting.program_steps import Loop
 from stagejit.runtime.modelled.kernels import Modelled, Path, launch_seconds
 
 
-@dataclass(frozen=True)
+@record
 class Queued:
     """A dispatch on its stream. waits: for which events, in words."""
 
@@ -42,7 +43,7 @@ class Queued:
     waits: tuple[str, ...]
 
 
-@dataclass(frozen=True)
+@record
 class Waited:
     """What is on a stream from `end` on waited for what was on another one at `start`."""
 
@@ -54,7 +55,7 @@ class Waited:
     end: float
 
 
-@dataclass(frozen=True)
+@record
 class Costs:
     """kernels: of one launch, by symbol. start: of a launch that does nothing. unknown: seconds
     that stand for what the host does in between, so that a picture has room for it."""

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 
 from stagejit.base.decisions import Decision, path_inside
 from stagejit.base.numbers import seconds_text
-from stagejit.base.records import replace
+from stagejit.base.records import record, replace
 from stagejit.codegen.generate import Generated
 from stagejit.codegen.target import Target
 from stagejit.dispatch.regions import Region
@@ -38,7 +38,7 @@ from stagejit.schedule.threads.waves import NAME, may_share
 ONE_FORK = "one fork"
 
 
-@dataclass(frozen=True)
+@record
 class Placed:
     """A kernel, a loop, a branch or what others compute, on `lanes` threads from `lane` on. XLA's
     is the lane behind the last thread."""
@@ -50,7 +50,7 @@ class Placed:
     took: Modelled
 
 
-@dataclass(frozen=True)
+@record
 class Turn:
     """A wave. shared: how threads share it, in words."""
 

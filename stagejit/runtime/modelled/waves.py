@@ -11,15 +11,15 @@ what forking pays from. Behind a join they look for more for a while before they
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from stagejit.base.machine import FORK_SECONDS, HOT_FORK_SECONDS
+from stagejit.base.records import record
 
 WAKING_SECONDS = FORK_SECONDS / 2
 AWAKE_SECONDS = FORK_SECONDS
 
 
-@dataclass(frozen=True)
+@record
 class Job:
     """A kernel. seconds: on the thread that has most to do, if no other job is there. threads: how
     many take part, of a kernel that has so many chunks."""
@@ -32,7 +32,7 @@ class Job:
         return self.threads > 1
 
 
-@dataclass(frozen=True)
+@record
 class Bar:
     """On `lanes` threads from `lane` on; its times begin with the wave."""
 
@@ -43,7 +43,7 @@ class Bar:
     seconds: float
 
 
-@dataclass(frozen=True)
+@record
 class Laid:
     """seconds: of the wave. since: from its last join to its end."""
 

@@ -20,10 +20,10 @@ import ctypes
 import mmap
 import os
 from collections import deque
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+from stagejit.base.records import record
 from stagejit.base.threads.locks import new_rlock
 
 PAGE_NBYTES = mmap.PAGESIZE
@@ -37,7 +37,7 @@ _DONTNEED = 4  # MADV_DONTNEED: the pages go back to the system and read as zero
 _FAILED = ctypes.c_void_p(-1).value
 
 
-@dataclass(frozen=True)
+@record
 class Block:
     """`code` and `data` are addresses; sizes are in bytes, whole pages and lines."""
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import NamedTuple
+
+from stagejit.base.records import record
 
 _IDENT = b"\x7fELF\x02\x01\x01"  # 64 bits, little-endian
 _RELOCATABLE, _X86_64 = 1, 62
@@ -26,7 +27,7 @@ class ObjectError(Exception):
     """The bytes are no object that can be linked here."""
 
 
-@dataclass(frozen=True)
+@record
 class Section:
     """A section that lies in memory. `contents` is shorter than `nbytes` where the rest is zero."""
 
@@ -37,7 +38,7 @@ class Section:
     writable: bool  # when the program runs; tables of addresses are written by the linker alone
 
 
-@dataclass(frozen=True)
+@record
 class Symbol:
     """`section` is None for what another module defines."""
 
@@ -47,7 +48,7 @@ class Symbol:
     is_global: bool
 
 
-@dataclass(frozen=True)
+@record
 class Relocation:
     """At `offset` of `section`, put the address of `symbol` plus `addend`, as `kind` says."""
 
@@ -58,7 +59,7 @@ class Relocation:
     addend: int
 
 
-@dataclass(frozen=True)
+@record
 class Object:
     """Sections by their number in the file."""
 

@@ -13,12 +13,12 @@ from __future__ import annotations
 import ctypes
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 import llvmlite.binding as llvm
 
+from stagejit.base.records import record
 from stagejit.base.threads.other_threads import on_another_thread
 from stagejit.codegen.target import Target
 from stagejit.runtime.objects import elf
@@ -33,7 +33,7 @@ _STUB_NBYTES, _ENTRY_NBYTES = 16, 8
 _OF_THE_C_LIBRARY = ("memcpy", "memmove", "memset")
 
 
-@dataclass(frozen=True)
+@record
 class Image:
     """Addresses of the global symbols of one object. Call `free` once, when nobody calls them."""
 

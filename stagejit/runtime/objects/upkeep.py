@@ -9,15 +9,15 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from dataclasses import dataclass
 from pathlib import Path
 
 from stagejit.base.numbers import nbytes_text
+from stagejit.base.records import record
 from stagejit.runtime.objects.object_cache import DEFAULT_LIMIT_NBYTES, ObjectCache, default_folder
 from stagejit.runtime.objects.private_folder import opened_folder
 
 
-@dataclass(frozen=True)
+@record
 class Contents:
     """entries: kernels. nbytes: of their files. limit_nbytes: beyond it the oldest go. oldest,
     newest: seconds since the last use of the one that was not used longest, and of the last."""
@@ -38,7 +38,7 @@ class Contents:
         return f"{self.folder}: {self.entries:,} entries, {size}{used if self.entries else ''}"
 
 
-@dataclass(frozen=True)
+@record
 class Removed:
     """What was removed."""
 
@@ -49,7 +49,7 @@ class Removed:
         return f"{self.entries:,} entries of {nbytes_text(self.nbytes)}"
 
 
-@dataclass(frozen=True)
+@record
 class Verified:
     """How many entries are what was stored, and the names of those that were not, and are gone."""
 

@@ -6,10 +6,10 @@ Input: names of buffers. Output: plain data. Invariant: the text of each parses 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from stagejit.base.records import record
 
 
-@dataclass(frozen=True)
+@record
 class Binding:
     """Memory of a body's argument or result: `outer`, a buffer of the plan around it, from
     `offset_nbytes` on, and `stride_nbytes` farther in each iteration."""
@@ -26,7 +26,7 @@ class Binding:
         return f"bind {self.buffer} = {self.outer}{offset}{stride}"
 
 
-@dataclass(frozen=True)
+@record
 class Carry:
     """A carry that an iteration leaves in `result` and the next one expects in `argument`."""
 
@@ -39,7 +39,7 @@ class Carry:
         return f"carry {self.result} -> {self.argument} {how}"
 
 
-@dataclass(frozen=True)
+@record
 class Counter:
     """A carry of a loop that threads share: the argument `buffer`, which each has in its own part
     of the workspace, is `first + step * i` in iteration i, and `outer` afterwards what comes next.

@@ -19,11 +19,11 @@ from __future__ import annotations
 import itertools
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
 import networkx as nx
 
+from stagejit.base.records import record
 from stagejit.index.bit_sets import bits
 from stagejit.index.box import Box
 from stagejit.schedule.conflicts.access import Access, Barrier, Hazard
@@ -41,7 +41,7 @@ class Touching(Protocol):
     def writes(self) -> tuple[Access, ...]: ...
 
 
-@dataclass(frozen=True)
+@record
 class Conflict:
     """`second` (a position in the order) must wait for `first`: they touch `ranges` of `buffer`."""
 

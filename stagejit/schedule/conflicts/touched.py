@@ -25,6 +25,7 @@ from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import NamedTuple
 
+from stagejit.base.records import record
 from stagejit.index.box import Box, hull_of
 from stagejit.index.box_index import BoxIndex, Entry
 from stagejit.schedule.conflicts.access import Access, Hazard
@@ -179,7 +180,7 @@ class Boxes:
         return left
 
 
-@dataclass(frozen=True, eq=False)
+@record(eq=False)
 class Touched:
     """Of one buffer."""
 

@@ -8,10 +8,11 @@ from the start, a result to the end.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Protocol
 
 from stagejit.base.loc import Loc
+from stagejit.base.records import record
 from stagejit.schedule.conflicts.access import Access, Buffer
 from stagejit.schedule.conflicts.binding import Binding
 
@@ -56,7 +57,7 @@ class AnyPlan(Protocol):
     def buffer(self, name: str) -> Buffer: ...
 
 
-@dataclass(frozen=True)
+@record
 class Lifetime:
     """A buffer from position `first` to position `last` of a plan. writer: the position that writes
     it first, if any does."""

@@ -16,6 +16,7 @@ import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from stagejit.base.records import record
 from stagejit.index.bit_sets import bits
 from stagejit.schedule.memory.gaps import Range, Taken
 
@@ -29,7 +30,7 @@ FRAME_NBYTES = 1024
 _MOST_TRIED = 16
 
 
-@dataclass(frozen=True)
+@record
 class Life:
     """A buffer that needs memory: its size, and the positions that touch it as a bit set."""
 
@@ -38,7 +39,7 @@ class Life:
     users: int
 
 
-@dataclass(frozen=True)
+@record
 class Slot:
     """A byte offset in the arena, or in the memory of the result `host`."""
 

@@ -8,11 +8,11 @@ allocates, `Plan.peak_nbytes`, and what lies on the stack.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from stagejit.base.loc import UNKNOWN, Loc
 from stagejit.base.numbers import counted, nbytes_text
+from stagejit.base.records import record
 from stagejit.schedule.memory.lifetimes import (
     AnyBody,
     AnyPlan,
@@ -26,7 +26,7 @@ from stagejit.schedule.memory.packing import FRAME_NBYTES
 _MOST_BUFFERS = 16  # that a text has
 
 
-@dataclass(frozen=True)
+@record
 class InUse:
     """A transient buffer that is in use at the peak.
 
@@ -44,7 +44,7 @@ class InUse:
     inside: tuple[Inside, ...] = ()
 
 
-@dataclass(frozen=True)
+@record
 class Inside:
     """Body `number` of a dispatch. threads: that have an equal part of the buffer each, of which
     this is one. peak: of its transients. carried: its arguments and results that lie in the buffer
@@ -57,7 +57,7 @@ class Inside:
     carried: tuple[InUse, ...] = ()
 
 
-@dataclass(frozen=True)
+@record
 class Peak:
     """Where most bytes of transients are in use, and by which buffers.
 

@@ -15,8 +15,8 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
+from stagejit.base.records import record
 from stagejit.index.box import Box
 from stagejit.index.box_index import BoxIndex
 from stagejit.schedule.conflicts.access import Access, Hazard
@@ -24,7 +24,7 @@ from stagejit.schedule.conflicts.hazards import HazardGraph, Touching, add_edges
 from stagejit.schedule.conflicts.touched import Ranges, note
 
 
-@dataclass(frozen=True)
+@record
 class Place:
     """Where a buffer lies: in `memory`, from the byte `start` to the byte `stop`."""
 
@@ -33,7 +33,7 @@ class Place:
     stop: int
 
 
-@dataclass(frozen=True)
+@record
 class _Touch:
     """number: of the buffer; start, stop: its bytes in the memory, from the first to the last."""
 

@@ -8,8 +8,9 @@ turns, and once where only a call knows how often.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, fields
 
+from stagejit.base.records import record
 from stagejit.base.showing import html_of
 
 _WORDS = {
@@ -33,7 +34,7 @@ _WORDS = {
 }
 
 
-@dataclass(frozen=True)
+@record
 class Totals:
     """Of one call.
 
@@ -72,7 +73,7 @@ class Totals:
         }
 
 
-@dataclass(frozen=True)
+@record
 class Row:
     """name: of a field of `Totals`. first, second: its values; None where it is not known."""
 
@@ -114,7 +115,7 @@ class Row:
         return f"{sign}{self._text(difference)}{share}"
 
 
-@dataclass(frozen=True)
+@record
 class Comparison:
     """Two plans, side by side; `str()` is a table. names: of the plans. The floor is the least time
     that memory and arithmetic of a machine allow; the modelled time that of kernels, where there

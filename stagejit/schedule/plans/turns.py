@@ -7,10 +7,10 @@ and the model count with these, which are those of the host program (`runtime/ho
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from stagejit.base.numbers import counted, number_text
+from stagejit.base.records import record
 from stagejit.schedule.conflicts.access import Access
 from stagejit.schedule.conflicts.binding import Carry
 
@@ -48,7 +48,7 @@ class _Dispatch(Protocol):
 D = TypeVar("D", bound=_Dispatch)
 
 
-@dataclass(frozen=True)
+@record
 class Carried:
     """Carries of one body that are copied to where the next turn, or what comes after the loop or
     branch, expects them. nbytes: of each, a time. times: in a run of the dispatch."""

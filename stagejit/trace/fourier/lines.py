@@ -22,10 +22,10 @@ length, that of steps with its logarithm.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
+from stagejit.base.records import record
 from stagejit.graph.ir import Value
 from stagejit.trace.complex.arithmetic import product
 from stagejit.trace.complex.parts import Pair
@@ -42,7 +42,7 @@ BY_PRODUCT = 32  # the longest line of prime length that is one product
 BY_HALVES = 256  # the longest that is two products, of sums and of differences
 
 
-@dataclass(frozen=True)
+@record
 class Lines:
     """Complex numbers (batch, length, inner). value: with an axis for their parts more, which is
     the last one (`together`: the elements are pairs) or the first one. parts: what it was joined

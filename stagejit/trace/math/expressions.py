@@ -6,16 +6,15 @@ take the element type of what they meet, and nothing is rearranged: what is writ
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
+from stagejit.base.records import record
 from stagejit.graph.ir import Value
 from stagejit.trace.emitter import Emitter
 from stagejit.types import DType, dtype_named
 
 
-@dataclass(frozen=True, eq=False)
+@record(eq=False)
 class Real:
     """An array of numbers or, where it is a condition, of bools."""
 

@@ -8,12 +8,12 @@ signed zeros too; no intermediate is a subnormal float, which XLA's threads flus
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 
+from stagejit.base.records import record
 from stagejit.graph.ir import Value
 from stagejit.trace.complex.parts import as_complex, is_complex
 from stagejit.trace.emitter import Emitter
@@ -24,7 +24,7 @@ _BITS = {"int2": 2, "int4": 4, "uint2": 2, "uint4": 4}
 _F32_MANTISSA, _F32_BIAS = 23, 127
 
 
-@dataclass(frozen=True)
+@record
 class _Format:
     """A float: a sign, an exponent, and `mantissa` bits. bias: of the exponent."""
 

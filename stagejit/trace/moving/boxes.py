@@ -9,11 +9,11 @@ here.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 
+from stagejit.base.records import record
 from stagejit.graph.dims import GatherDims, ScatterDims
 from stagejit.graph.ir import Value
 from stagejit.trace.emitter import Emitter
@@ -23,7 +23,7 @@ Dims = GatherDims | ScatterDims
 Sizes = tuple[int, ...]
 
 
-@dataclass(frozen=True)
+@record
 class Box:
     """A strided box of an array. `drivers[axis]` is the index axis that moves along it, if any;
     `reversed_axes` are those along which it moves downwards."""

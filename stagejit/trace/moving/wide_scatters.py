@@ -15,8 +15,9 @@ place to what was there combined with the sum of its number; several set the sam
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from stagejit.base.records import record
 from stagejit.graph.dims import GatherDims, ScatterDims
 from stagejit.graph.functions import identity
 from stagejit.graph.ir import Value
@@ -30,7 +31,7 @@ from stagejit.types import TensorType, bool_, i32, i64
 _CONVERTED, _COMPACT, _NUMBERED = 8, 28, 600
 
 
-@dataclass(frozen=True)
+@record
 class Scatter:
     """The attributes and operands of a `scatter`. mode: "clip" or "fill"."""
 

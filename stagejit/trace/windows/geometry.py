@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import jax.numpy as jnp
 from jax import lax
+
+from stagejit.base.records import record
 
 # Taps that stand in the code of a kernel one by one: a load and an operation each. More of them
 # are a loop, or are taken axis by axis.
@@ -22,7 +23,7 @@ MOST_TAPS = 64
 TAPS_A_BYTE = 2
 
 
-@dataclass(frozen=True)
+@record
 class Windows:
     """Windows over an operand of `shape`: for each axis their size, their stride, the padding
     before and after, the dilation of the operand and that of the window."""

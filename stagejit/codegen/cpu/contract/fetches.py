@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
+from stagejit.base.records import record
 from stagejit.codegen.cpu.contract.packing import View
 from stagejit.codegen.cpu.contract.tiling import NextTile, Steps, Tiling
 from stagejit.codegen.ir.nodes import Value as Register
@@ -19,7 +19,7 @@ from stagejit.index.affine import Var
 from stagejit.types import DType
 
 
-@dataclass(frozen=True, eq=False)
+@record(eq=False)
 class Fetches:
     """Of one step of a tile of `sizes`, whose operands begin at `starts` and are read at `offsets`.
     dtype: of its sums, at `points`."""

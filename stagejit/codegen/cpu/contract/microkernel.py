@@ -12,11 +12,11 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cache, partial, reduce
 from operator import and_
 from typing import NamedTuple
 
+from stagejit.base.records import record
 from stagejit.codegen.contraction.nest import Nest
 from stagejit.codegen.contraction.sources import Source
 from stagejit.codegen.cpu.contract.evaluated import evaluated
@@ -39,7 +39,7 @@ Around = Callable[["SumTile", Node], Node]
 _UNROLLED = 4  # reduction axes up to this extent may be unrolled
 
 
-@dataclass(frozen=True, eq=False)
+@record(eq=False)
 class MicroKernel:
     """The tiles of one nest. evaluated: the operands that are made, element by element, of what the
     views show. most_joined: sums in a vector, see Note [Joined sums]."""

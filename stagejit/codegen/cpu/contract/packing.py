@@ -17,9 +17,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
-from stagejit.base.records import replace
+from stagejit.base.records import record, replace
 from stagejit.codegen.contraction.nest import Window
 from stagejit.codegen.contraction.sources import Source
 from stagejit.codegen.cpu.contract.tiling import Tiling
@@ -32,7 +31,7 @@ from stagejit.index.affine import Affine, Var
 from stagejit.types import DType
 
 
-@dataclass(frozen=True)
+@record
 class Dim:
     """One dimension of the packed block: position p, counted from the block's start, is stored at
     `p % modulus * plane + p // modulus * stride`. A modulus makes strided windows contiguous along
@@ -66,7 +65,7 @@ class Dim:
         return remainder * self.plane + quotient * self.stride
 
 
-@dataclass(frozen=True)
+@record
 class Need:
     """The part of one dimension that a block needs: source positions [first, stop), which lie at
     block positions `source - origin`. The block has `count` positions; those that no element of the
@@ -108,7 +107,7 @@ def need_of(b: Builder, span: Callable[[Var], Span], dim: Dim) -> Need:
     return Need(first, stop, origin, count, known)
 
 
-@dataclass(frozen=True)
+@record
 class View:
     """How the nest reads or writes one array: an element offset per axis.
 

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
-from stagejit.base.records import replace
+from stagejit.base.records import record, replace
 from stagejit.codegen.choices import BY_ROWS
 from stagejit.codegen.closed import ClosedRegion
 from stagejit.codegen.contraction.nest import Blocks, Nest
@@ -37,7 +36,7 @@ from stagejit.types import DType, f32, i32
 _EXACT = 1 << 24  # no integer up to here is rounded when it becomes an f32
 
 
-@dataclass(frozen=True)
+@record
 class ContractPlan:
     """`indices[i]` and `offsets[i]` belong to `region.stores[i]`: the index of the stored value,
     and its place in memory. panel: the store whose memory also holds the running sums, None for

@@ -7,9 +7,9 @@ Invariant: plain data; any tiling gives the right values, some give them sooner.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import NamedTuple
 
+from stagejit.base.records import record
 from stagejit.base.threads.locks import remembered
 from stagejit.codegen.contraction.nest import Nest
 from stagejit.codegen.nest.emitter import Emitter
@@ -27,7 +27,7 @@ class NextTile(NamedTuple):
     tiles: int = 1
 
 
-@dataclass(frozen=True)
+@record
 class Tiling:
     """How a nest runs.
 
@@ -150,7 +150,7 @@ class Shared(NamedTuple):
         return self.tiling.items
 
 
-@dataclass(frozen=True)
+@record
 class Steps:
     """One loop of the reduction, over `var`, whose steps move the operands by `moves`.
 

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from stagejit.base.records import record
 from stagejit.codegen.costs import region_seconds
 from stagejit.codegen.nest.items import FAR_ITEMS_A_CORE, in_items, panel_in_words, panel_width
 from stagejit.codegen.nest.tree import At, Node, Parallel, everywhere, vectors
@@ -23,7 +24,7 @@ from stagejit.index.affine import Affine
 _RUN = 1 << 14  # elements of a run along the vector variable
 
 
-@dataclass(frozen=True, kw_only=True)
+@record(kw_only=True)
 class VectorNest(RowNest):
     """straight: rows are short enough to be unrolled, so that what passes share stays in
     registers."""

@@ -13,12 +13,12 @@ may be on or off anywhere.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import reduce
 from operator import and_, or_
 
 import numpy as np
 
+from stagejit.base.records import record
 from stagejit.codegen.cuda.attention.nest import Attention, Group
 from stagejit.codegen.ir.builder import Builder
 from stagejit.codegen.ir.nodes import I1
@@ -34,7 +34,7 @@ _Test = Callable[[Builder, Corners], Register]  # whether something may be, in a
 _NEGATED = {"ge": "lt", "lt": "ge", "gt": "le", "le": "gt", "eq": "ne", "ne": "eq"}
 
 
-@dataclass(frozen=True)
+@record
 class Mask:
     """low: the score of what it leaves out; -inf where that has no other weight than 0 anyway."""
 

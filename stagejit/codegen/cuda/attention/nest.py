@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 from stagejit.base.machine import Machine
+from stagejit.base.records import record
 from stagejit.codegen.closed import ClosedRegion
 from stagejit.codegen.contraction.walk import made_of_anchor
 from stagejit.codegen.ir.nodes import Value as Register
@@ -25,7 +25,7 @@ from stagejit.graph.ops.attention import Roles, roles_of
 from stagejit.index.affine import Affine, Index, Var
 
 
-@dataclass(frozen=True, eq=False)
+@record(eq=False)
 class Group:
     """Variables, the outermost first, as one: elements [0, extent). var: stands for all."""
 
@@ -50,7 +50,7 @@ class Group:
         return {**found, **dict.fromkeys(self.variables[:1], number)}
 
 
-@dataclass(frozen=True)
+@record
 class Indices:
     """Of queries, keys, values, scores and weights."""
 
@@ -61,7 +61,7 @@ class Indices:
     w: Index
 
 
-@dataclass(frozen=True)
+@record
 class Attention:
     """at: indices in terms of the variables. loops: with those, and the offsets, of what is
     stored."""

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
+from stagejit.base.records import record
 from stagejit.codegen.cuda.attention.nest import Attention
 from stagejit.codegen.cuda.attention.shapes import Shape
 from stagejit.codegen.cuda.attention.staging import Side
@@ -22,7 +22,7 @@ from stagejit.codegen.nest.tree import Cell
 from stagejit.types import DType
 
 
-@dataclass(frozen=True, eq=False)
+@record(eq=False)
 class Fragment:
     """Neighbours of a row. row: of the thread's rows; first: how far into the tile they start."""
 

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from stagejit.base.numbers import nbytes_text
+from stagejit.base.records import record
 from stagejit.codegen.choices import Ranked, cheapest
 from stagejit.codegen.cuda.attention.nest import Attention
 from stagejit.codegen.cuda.device import Device
@@ -33,7 +33,7 @@ _MOST_FEATURES = 4  # vectors of features that a thread has for each of its rows
 _MOST_FRAGMENTS = 16  # of features, that a warp has
 
 
-@dataclass(frozen=True)
+@record
 class Shape:
     """rows, keys: of a tile of scores. depth: of a chunk of queries and keys, sums: keys of a chunk
     of values. features: of a tile of results. dtype: of what is staged. tile: of tensor cores, if

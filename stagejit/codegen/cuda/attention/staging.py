@@ -8,10 +8,10 @@ nowhere; barriers are the caller's.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial, reduce
 from operator import and_
 
+from stagejit.base.records import record
 from stagejit.codegen.closed import ClosedRegion
 from stagejit.codegen.cuda.attention.nest import Group
 from stagejit.codegen.cuda.threads import ThreadEmitter
@@ -26,7 +26,7 @@ from stagejit.types import DType
 _STRAIGHT = 8  # vectors of a thread, up to which there is no loop over them
 
 
-@dataclass(frozen=True)
+@record
 class Side:
     """One direction of a tile: so many elements of a group, `pitch` apart in shared memory."""
 
@@ -35,7 +35,7 @@ class Side:
     pitch: int
 
 
-@dataclass(frozen=True)
+@record
 class Staged:
     """A tile of an operand. quick: the side along which threads follow each other, vectors of so
     many lanes each."""

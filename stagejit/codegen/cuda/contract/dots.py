@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import reduce
 from operator import and_
 
+from stagejit.base.records import record
 from stagejit.codegen.cuda.coalescing import sectors
 from stagejit.codegen.cuda.contract.plan import Plan
 from stagejit.codegen.cuda.contract.sides import neighbours
@@ -31,7 +31,7 @@ _THREADS = 256  # of a block
 _SECTORS_A_CYCLE = 4  # that the first cache of a multiprocessor gives
 
 
-@dataclass(frozen=True)
+@record
 class Dot:
     """members: threads of a sum. along: the variable whose steps they share, `lanes` each."""
 

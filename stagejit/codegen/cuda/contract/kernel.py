@@ -7,8 +7,8 @@ turn. Invariant: each stored element is evaluated once, from a finished sum in t
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
+from stagejit.base.records import record
 from stagejit.codegen.choices import cheapest
 from stagejit.codegen.closed import ClosedRegion
 from stagejit.codegen.contraction.walk import nests_of
@@ -58,7 +58,7 @@ Tiles = Tile | WarpTile | GroupTile
 Shares = Tiles | Dot | None
 
 
-@dataclass(frozen=True)
+@record
 class Way:
     """How a nest runs: which threads share its sums."""
 

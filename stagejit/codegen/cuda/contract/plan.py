@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from stagejit.base.records import record
 from stagejit.codegen.closed import ClosedRegion
 from stagejit.codegen.contraction.nest import Nest, Operand
 from stagejit.codegen.contraction.walk import NestWalk
@@ -19,7 +20,7 @@ from stagejit.index.affine import Affine, Index, Var
 from stagejit.types import DType
 
 
-@dataclass(frozen=True)
+@record
 class Read(Operand):
     """An operand, and what one element of it reads of memory: forms of axes and steps that may
     leave it where a window does. is_bare: whether the one read is all that there is to it."""

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from stagejit.base.records import record
 from stagejit.codegen.cuda.coalescing import sectors
 from stagejit.codegen.cuda.contract.numbers import joined
 from stagejit.codegen.cuda.contract.plan import Plan, Read
@@ -19,7 +19,7 @@ _WIDEST_NBYTES = 16  # of an access
 _FEW = 0.01  # of a sector: what decides between equal costs
 
 
-@dataclass(frozen=True)
+@record
 class Side:
     """One operand. axes: its own, outermost first; number: of all of them. along: the variable that
     threads follow as they load it, the last of its axes or of the steps; lanes: neighbours along it
@@ -36,7 +36,7 @@ class Side:
         return self.along is not None and self.along not in self.axes
 
 
-@dataclass(frozen=True)
+@record
 class Sides:
     """rows, columns: stores run along the columns if they can. batch: axes that both have, or none.
     steps: what is summed over, outermost first; step: all of it. lanes: neighbours along the

@@ -28,10 +28,10 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cache
 from typing import ClassVar, Protocol
 
+from stagejit.base.records import record
 from stagejit.codegen.cuda.contract.sides import Side, Sides
 from stagejit.codegen.cuda.device import Device
 from stagejit.codegen.cuda.occupancy import Occupancy, occupancy
@@ -55,7 +55,7 @@ COPIES = 0, 1, 2, 3
 _MOST_STAGED_NBYTES, _MOST_TURNS = 64, 8  # of an operand that a thread loads ahead; accesses
 
 
-@dataclass(frozen=True)
+@record
 class Units:
     """A block has `down` x `across` units of `height` x `width` sums each. members: threads of a
     unit."""
@@ -127,7 +127,7 @@ class Shape(Protocol):
         ...
 
 
-@dataclass(frozen=True)
+@record
 class Load:
     """How a tile of an operand, with `extent` rows or columns, comes to shared memory: each thread
     moves `lanes` neighbours at once, `often`. kept: why no copy brings it; nothing if one does."""
@@ -138,7 +138,7 @@ class Load:
     kept: str
 
 
-@dataclass(frozen=True)
+@record
 class Tile:
     """A block has `rows` x `columns` sums and takes `depth` steps at a time; a thread has `height`
     x `width` of them, in groups of `lanes` neighbours. copies, operand: see `Shape`."""

@@ -13,9 +13,10 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
+from stagejit.base.records import record
 from stagejit.codegen.choices import Ranked, cheapest
 from stagejit.codegen.costs import element_code, widest_nbytes
 from stagejit.codegen.cuda.coalescing import SECTOR_NBYTES, sectors
@@ -40,7 +41,7 @@ LATENCY = 0.7e-6  # seconds from a load to its value, where memory is busy
 EXCHANGE, BARRIER = 30e-9, 60e-9  # seconds until a value is there
 
 
-@dataclass(frozen=True)
+@record
 class Mapping:
     """fast: the variable along which neighbouring threads follow each other, kept or reduced; None
     where there is one element. along: the reduced one that the members of a row share. members:

@@ -10,8 +10,8 @@ there again before another one: where a row meets once only, there is one before
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from stagejit.base.records import record
 from stagejit.codegen.ir.grid.builder import GridBuilder
 from stagejit.codegen.ir.grid.matrix_tiles import WARP
 from stagejit.codegen.ir.nodes import I8
@@ -64,7 +64,7 @@ def across_block(
     ]
 
 
-@dataclass(frozen=True)
+@record
 class Column:
     """Where members that are `together` threads apart meet: of each thread `lanes` accumulators."""
 

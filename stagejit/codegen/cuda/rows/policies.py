@@ -14,9 +14,9 @@ import itertools
 import operator
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial, reduce
 
+from stagejit.base.records import record
 from stagejit.codegen.cuda.rows.mapping import Mapping
 from stagejit.codegen.cuda.rows.merging import Column, across_block, across_warp, shared_panel
 from stagejit.codegen.cuda.threads import ThreadEmitter
@@ -34,7 +34,7 @@ from stagejit.graph.ir import Op, Value
 from stagejit.index.affine import Index, Var
 
 
-@dataclass(frozen=True, kw_only=True)
+@record(kw_only=True)
 class ThreadNest(RowNest):
     """Rows by threads. Scratch is shared memory: each of the items of a block has some."""
 

@@ -7,15 +7,14 @@ order of accumulation is that of the threads.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from stagejit.base.records import record
 from stagejit.codegen.ir.grid.builder import GridBuilder
 from stagejit.codegen.ir.grid.matrix_tiles import WARP
 from stagejit.codegen.ir.nodes import Value as Register
 from stagejit.codegen.reducers import Accumulator, Panel, Reducer, chosen
 
 
-@dataclass(frozen=True)
+@record
 class Scanned:
     """before: what all threads before this one come to; total: all of them."""
 

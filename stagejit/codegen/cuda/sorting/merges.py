@@ -13,8 +13,8 @@ to be searched.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
+from stagejit.base.records import record
 from stagejit.codegen.cuda.sorting.records import Record, Records
 from stagejit.codegen.ir.grid.builder import GridBuilder
 from stagejit.codegen.ir.grid.matrix_tiles import WARP
@@ -25,7 +25,7 @@ from stagejit.codegen.sorting.networks import exchanges
 Read = Callable[[Register], Record]  # of a place in a run, an i32
 
 
-@dataclass(frozen=True)
+@record
 class Run:
     """Sorted records. Both numbers are i32."""
 
@@ -72,8 +72,8 @@ class Tile:
     def put_back(self, own: Sequence[Record], first: Register) -> None:
         """The same, when nobody reads any more what was there; without a barrier behind it."""
         self.b.barrier()
-        for k, record in enumerate(own):
-            self.put(record, first + k)
+        for k, each in enumerate(own):
+            self.put(each, first + k)
 
     # ---------------------------------------------------------------- order
 

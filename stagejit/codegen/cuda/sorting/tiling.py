@@ -8,8 +8,8 @@ several whole tiles but for its last one.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
+from stagejit.base.records import record
 from stagejit.codegen.choices import Ranked, cheapest
 from stagejit.codegen.cuda.device import Device
 from stagejit.codegen.cuda.sorting.merges import warp_steps
@@ -28,7 +28,7 @@ _BUSY = 8  # warps of a multiprocessor that keep it busy
 _LATENCY, _FAR, _LAUNCH = 6.0, 400.0, 4000.0
 
 
-@dataclass(frozen=True)
+@record
 class Tiling:
     """each: records of a thread. members: threads of a row, or of a tile of one; rows: of a block.
     tiles: of a row. merges: how often all of them meet in pairs until one is left."""
@@ -61,7 +61,7 @@ class Tiling:
         return f"{self.rows} rows a block, {self.members} threads a row, {self.each} a thread"
 
 
-@dataclass(frozen=True)
+@record
 class Task:
     """extent: of a row; count: how many are kept. number: of rows. nbytes, words: of a record.
     across: whether neighbours in memory are of neighbouring rows."""

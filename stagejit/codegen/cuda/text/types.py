@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
 from decimal import Decimal
 
 import numpy as np
 
+from stagejit.base.records import record
 from stagejit.codegen.ir.interpreter.arithmetic import numbers
 from stagejit.codegen.ir.nodes import Type
 
@@ -33,7 +33,7 @@ _TAIL = re.compile(r"0+p")
 _SIMPLE = re.compile(r"\w+(\[\d+\])?")
 
 
-@dataclass(frozen=True)
+@record
 class Expr:
     """An expression. bare: of an integer constant, without its type, for where an operand beside it
     has one."""

@@ -21,16 +21,17 @@ ties away from zero, as `cvt.rna.tf32.f32` does.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal
 
+from stagejit.base.records import record
 from stagejit.codegen.ir.nodes import BF16, F16, F32, F64, I8, I32, Type
 
 WARP = 32
 Role = Literal["a", "b", "c"]
 
 
-@dataclass(frozen=True)
+@record
 class MatrixTile:
     """c[m, n] += a[m, k] * b[k, n]. dropped_bits: low bits of an operand's elements that are not
     looked at, see Note [Short floats]. unsigned: whether the integers of a and b have no sign.

@@ -31,9 +31,9 @@ mode: 1 for 128 bytes.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
+from stagejit.base.records import record
 from stagejit.codegen.ir.grid.matrix_tiles import WARP
 from stagejit.codegen.ir.nodes import Type
 
@@ -45,7 +45,7 @@ ALIGNMENT = 1024
 MOST_COLUMNS = 256
 
 
-@dataclass(frozen=True)
+@record
 class WarpgroupTile:
     """c[m, n] += a[m, k] * b[k, n], with a and b of 16-bit floats and sums in f32."""
 
@@ -70,7 +70,7 @@ class WarpgroupTile:
         return row, 8 * (at // 4) + 2 * (lane % 4) + at % 2
 
 
-@dataclass(frozen=True)
+@record
 class SwizzledMatrix:
     """How an operand lies in shared memory, see Note [Swizzled by 128 bytes]. by_steps: whether
     neighbours are steps. lines: of a strip."""

@@ -22,10 +22,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
 
 from stagejit.base.machine import Machine
 from stagejit.base.numbers import nbytes_text
+from stagejit.base.records import record
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.rewrites.driving.driver import Log
 from stagejit.rewrites.moving.insert_chains import is_placed
@@ -39,7 +39,7 @@ _SMALL_NBYTES = 16 << 10  # what takes less time than the call
 _MOST_FLOPS = 64.0  # an element, of what a part is made by
 
 
-@dataclass(frozen=True, eq=False)
+@record(eq=False)
 class _Assembly:
     """Inserts one after the other, the last one at last, into `base`; nobody else reads what is
     there between."""

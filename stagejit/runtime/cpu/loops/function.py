@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from stagejit.base.records import replace
+from stagejit.base.records import record, replace
 from stagejit.errors import InternalError
 from stagejit.runtime.cpu.loops.inlined import inlined
 from stagejit.runtime.hosting.program import Launch, Step, walk
@@ -25,7 +25,7 @@ _MOST_ON_STACK_NBYTES = 4096  # of a workspace, and of the scratch of all launch
 _MOVES = "llvm.memcpy.p0.p0.i64"
 
 
-@dataclass(frozen=True)
+@record
 class Function:
     """Its linker name, made from its content; its text; what its buffers are."""
 

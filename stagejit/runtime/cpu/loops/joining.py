@@ -13,10 +13,11 @@ where all sizes are known, and keeps in registers what nobody sees outside.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from stagejit.base.decisions import Decision
 from stagejit.base.numbers import seconds_text
+from stagejit.base.records import record
 from stagejit.codegen.generate import Generated
 from stagejit.graph import python_functions
 from stagejit.runtime.cpu.loops.function import function_of
@@ -42,7 +43,7 @@ _CALLS = 5000  # in which that is paid back
 _TURNS = 100  # of a loop that ends when it ends
 
 
-@dataclass(frozen=True)
+@record
 class Joined:
     """texts: of the functions, by symbol."""
 
@@ -60,7 +61,7 @@ def join_loops(program: HostProgram, kernels: Iterable[Generated]) -> Joined:
     return Joined(replace(program, steps=steps), joining.texts, tuple(joining.decisions))
 
 
-@dataclass(frozen=True)
+@record
 class _Turn:
     """One turn of a loop, or one run of other steps. calls: of the interpreter's."""
 

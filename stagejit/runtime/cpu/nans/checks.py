@@ -10,9 +10,10 @@ A float is an integer of as many bits: without its sign, what is larger than inf
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
+from stagejit.base.records import record
 from stagejit.runtime import ffi_abi as abi
 from stagejit.runtime.hosting.program import Check
 from stagejit.runtime.hosting.program_steps import BufferRef
@@ -37,7 +38,7 @@ def is_checked(dtype: DType) -> bool:
     return dtype.name in _INFINITY
 
 
-@dataclass(frozen=True)
+@record
 class Rows:
     """Elements in memory: rows of `count` beside each other, so many along each axis at a distance.
     offset: bytes."""

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import jax
 import numpy as np
 
+from stagejit.base.records import record
 from stagejit.errors import StagejitError
 
 ALIGNED = 16  # bytes of the widest access of a kernel
@@ -24,7 +25,7 @@ IN_ORDER = frozenset({None, _LEGACY})  # streams with which a driver's main one 
 _NEXT = "convert it to an array that numpy has a type for"
 
 
-@dataclass(frozen=True)
+@record
 class DeviceArray:
     """strides: of bytes, None where elements lie row by row without gaps. stream: a CUDA handle
     (1: the legacy default stream, 2: that of the thread) on which the array becomes what it is. Who

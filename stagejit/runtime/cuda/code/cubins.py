@@ -10,13 +10,13 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 
+from stagejit.base.records import record
 from stagejit.runtime.cuda.code import nvrtc
 from stagejit.runtime.objects.object_cache import ObjectCache, digest
 
 
-@dataclass(frozen=True)
+@record
 class Compiler:
     """identity: what decides the code beside source and architecture. compile: of a source and an
     architecture; it is called on several threads at a time. compile_open: the same of a source that

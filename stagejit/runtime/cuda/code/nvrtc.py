@@ -10,10 +10,10 @@ from __future__ import annotations
 import ctypes
 import importlib.util
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from stagejit.base.records import record
 from stagejit.errors import StagejitError
 
 # The IR says where a product and a sum are one operation; NVRTC's other defaults are those of IEEE.
@@ -27,7 +27,7 @@ class CudaCompileError(StagejitError):
     """NVRTC is missing, or refuses a source."""
 
 
-@dataclass(frozen=True)
+@record
 class Cubin:
     """Machine code for one architecture, and what the compiler said."""
 

@@ -8,10 +8,11 @@ shared memory, which the assembler does not mention where there is none.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+
+from stagejit.base.records import record
 
 
-@dataclass(frozen=True)
+@record
 class Resources:
     """Registers of a thread; bytes of its stack frame, and of registers that are spilled to memory
     and read back; bytes of shared memory of a block; barriers."""

@@ -19,6 +19,7 @@ from typing import Any, cast
 import jax
 import numpy as np
 
+from stagejit.base.records import record
 from stagejit.base.threads.locks import new_rlock
 from stagejit.codegen.cuda.device import Limits, device_named
 from stagejit.codegen.ir.grid.shared_memory import STATIC_NBYTES
@@ -30,7 +31,7 @@ from stagejit.runtime.cuda.emulation.queues import EmulatedEvent, EmulatedStream
 from stagejit.runtime.objects.object_cache import ObjectCache, cache_in
 
 
-@dataclass(frozen=True)
+@record
 class _Kernel:
     """shared_nbytes: that a launch may ask for."""
 

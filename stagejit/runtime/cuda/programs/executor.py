@@ -24,6 +24,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from stagejit.base.records import record
 from stagejit.base.threads.locks import new_lock, remembered
 from stagejit.errors import InternalError
 from stagejit.runtime.cuda.driver import Array, Driver, Graph, Source, Stream
@@ -76,7 +77,7 @@ class Executable:
         return found
 
 
-@dataclass(frozen=True)
+@record
 class Placed:
     """Where all of a call is: arguments and constants, results, arenas; what is copied before, as
     (to, from, bytes); and where each result of the function is wanted."""

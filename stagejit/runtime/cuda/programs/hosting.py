@@ -23,6 +23,7 @@ import numpy as np
 from jax.extend.core import Literal
 
 from stagejit.base.decisions import Decision
+from stagejit.base.records import record
 from stagejit.codegen.generate import Generated
 from stagejit.codegen.ir.grid.shared_memory import dynamic_nbytes
 from stagejit.dispatch.regions import Region
@@ -73,7 +74,7 @@ def cuda_program(
     return hosting.program(), hosting.decisions
 
 
-@dataclass(frozen=True)
+@record
 class _Item:
     """A dispatch of a level. seconds: about what it takes; alone: see Note [The host in
     between]."""

@@ -17,6 +17,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Union
 
+from stagejit.base.records import record
 from stagejit.base.threads.locks import remembered
 from stagejit.errors import InternalError
 from stagejit.runtime.hosting import program_steps
@@ -34,7 +35,7 @@ from stagejit.runtime.hosting.program_steps import (
 )
 
 
-@dataclass(frozen=True)
+@record
 class Launch:
     """Queues a kernel. buffers: its pointers; params: its numbers, behind which come 0 and
     `items`."""
@@ -49,7 +50,7 @@ class Launch:
     shared_nbytes: int = 0
 
 
-@dataclass(frozen=True)
+@record
 class Record:
     """The event stands for what is queued on the stream by now."""
 
@@ -57,7 +58,7 @@ class Record:
     event: int
 
 
-@dataclass(frozen=True)
+@record
 class Wait:
     """What is queued on the stream from now on comes after the event."""
 
@@ -65,29 +66,29 @@ class Wait:
     event: int
 
 
-@dataclass(frozen=True)
+@record
 class OnStream:
     """A step of all programs, on a stream."""
 
     stream: int
 
 
-@dataclass(frozen=True)
+@record
 class Copy(program_steps.Copy, OnStream):
     pass
 
 
-@dataclass(frozen=True)
+@record
 class Store(program_steps.Store, OnStream):
     pass
 
 
-@dataclass(frozen=True)
+@record
 class Call(program_steps.Call, OnStream):
     """On the host, with copies; also of a function of Python."""
 
 
-@dataclass(frozen=True)
+@record
 class Delegate:
     """Equation `number` of those that are left to XLA, here on the host, with copies. None: a
     literal, or a result that nobody reads."""
@@ -99,17 +100,17 @@ class Delegate:
     results: tuple[ForeignArray | None, ...]
 
 
-@dataclass(frozen=True)
+@record
 class While(program_steps.While["Step"], OnStream):
     """In a graph by the device; else the host waits for the stream and reads the predicate."""
 
 
-@dataclass(frozen=True)
+@record
 class Branch(program_steps.Branch["Step"], OnStream):
     """In a graph by the device; else the host waits for the stream and reads the index."""
 
 
-@dataclass(frozen=True)
+@record
 class Dispatched:
     """The steps of a dispatch."""
 
@@ -132,7 +133,7 @@ Step = Union[
 ]  # fmt: skip
 
 
-@dataclass(frozen=True)
+@record
 class CudaProgram:
     """All of a function.
 

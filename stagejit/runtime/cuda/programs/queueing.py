@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from stagejit.base.records import record
 from stagejit.errors import InternalError
 from stagejit.runtime.cuda.driver import Array, Driver, Event, Function, Stream
 from stagejit.runtime.cuda.programs import host_calls
@@ -51,7 +52,7 @@ class Parts:
     equations: Sequence[Any]
 
 
-@dataclass(frozen=True)
+@record
 class Addresses:
     """Where the buffers of a program are. given: arguments and constants."""
 
@@ -68,7 +69,7 @@ class Addresses:
         return address
 
 
-@dataclass(frozen=True)
+@record
 class Queueing:
     """Walks a program once. streams: of its numbers; inner: the same inside of the conditions of a
     graph, by how many are around; where there are any, a graph is captured in which the device

@@ -20,15 +20,15 @@ The others do: of what is chosen later nothing comes after them.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 
+from stagejit.base.records import record
 from stagejit.index.bit_sets import bits
 
 MOST_STREAMS = 4  # at once, of a level of loops; more of them seldom have room on a GPU
 START = 0  # the position of the start; dispatches are counted from 1 on
 
 
-@dataclass(frozen=True)
+@record
 class Lanes:
     """By position (the start, dispatches, the end): streams, and positions on other streams that it
     waits for. count: of streams."""

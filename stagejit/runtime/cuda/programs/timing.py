@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
+from stagejit.base.records import record
 from stagejit.base.threads.locks import new_lock
 from stagejit.runtime.cuda.driver import Driver, Event, Stream
 from stagejit.runtime.hosting.sites import Site, inside, site_of
@@ -20,7 +21,7 @@ from stagejit.schedule.plans.plan import Plan
 Path = tuple[str | int, ...]
 
 
-@dataclass(frozen=True)
+@record
 class Timer:
     """Of calls of a function: what there is to time."""
 
@@ -44,7 +45,7 @@ class Timer:
                     recording.timed.append(timed)
 
 
-@dataclass(frozen=True)
+@record
 class Timed:
     """One execution of a dispatch: from when what comes before it on its stream was done to when
     it was."""

@@ -12,10 +12,10 @@ are asked: that keeps more tiles, and no tile too few.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import reduce
 from operator import and_, or_
 
+from stagejit.base.records import record
 from stagejit.codegen.closed import ClosedRegion
 from stagejit.codegen.cpu.contract.left_out.blocks import any_lane
 from stagejit.codegen.cpu.contract.microkernel import SumTile
@@ -33,7 +33,7 @@ from stagejit.index.affine import Index, Var
 _STEPS_AN_OPERATION = 8
 
 
-@dataclass(frozen=True)
+@record
 class Mask:
     """A sum is stored only where `value`, a predicate, is `kept` at `index`."""
 

@@ -8,10 +8,9 @@ in `contraction/quads.py`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import partial
 
-from stagejit.base.records import replace
+from stagejit.base.records import record, replace
 from stagejit.codegen.contraction.nest import Nest
 from stagejit.codegen.contraction.quads import FLIPPED
 from stagejit.codegen.cpu.contract.microkernel import MicroKernel, SumTile
@@ -25,7 +24,7 @@ from stagejit.index.affine import Var
 from stagejit.types import i32
 
 
-@dataclass(frozen=True, eq=False)
+@record(eq=False)
 class ByteKernel(MicroKernel):
     """flips: what flipped bits add to the sums of each block, if some are. anew: the panel holds
     the sums of one block, not of all."""

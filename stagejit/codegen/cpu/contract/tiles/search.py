@@ -9,10 +9,9 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache, partial
 
-from stagejit.base.records import replace
+from stagejit.base.records import record, replace
 from stagejit.codegen.contraction.nest import Nest
 from stagejit.codegen.contraction.sources import Source, evaluated_by_tiles
 from stagejit.codegen.cpu.contract.tiles.reach import MOST_STEPS, STREAM_VECTORS, STREAMS, WAYS
@@ -41,7 +40,7 @@ _TILE_CYCLES = 12  # to begin and end a tile, unless it is a row and the next on
 _LAST_WAIT = 0.5  # of an item: what cores wait for the last one
 
 
-@dataclass(frozen=True)
+@record
 class TileSize:
     """rows: elements of a tile beside the lanes. vectors: along them."""
 
@@ -57,7 +56,7 @@ class TileSize:
         return (rows, tile.get(lane, 1) if lane else 1) == (self.rows, self.vectors)
 
 
-@dataclass(frozen=True)
+@record
 class Problem:
     """What is tiled. stored: memory offset of what the nest's first store writes. plain: the sums
     may accumulate there. asks: each tile asks what it may leave out. only: the rows and vectors of

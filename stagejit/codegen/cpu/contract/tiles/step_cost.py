@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from stagejit.base.records import record
 from stagejit.codegen.contraction.sources import Source
 from stagejit.codegen.cpu.contract.tiles.reach import (
     MOST_STEPS,
@@ -45,7 +45,7 @@ _WIDEN_VECTOR, _WIDEN_SCALAR = 2.0, 3.0
 _APART_STALL = 0.15
 
 
-@dataclass(frozen=True)
+@record
 class _Reading:
     """What one operand costs a step: cycles of a load, on one port, and until a vector is there
     from the second cache; what it takes of the ports that multiply to widen it; where its vectors

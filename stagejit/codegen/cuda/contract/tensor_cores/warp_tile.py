@@ -19,9 +19,9 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import ClassVar
 
+from stagejit.base.records import record
 from stagejit.codegen.cuda.contract.plan import Plan
 from stagejit.codegen.cuda.contract.sides import Sides
 from stagejit.codegen.cuda.contract.tile import (
@@ -57,7 +57,7 @@ _BESIDE, _MOST_REGISTERS = 56, 255
 _LINES = 32, 64, 128  # bytes of the steps of a row
 
 
-@dataclass(frozen=True)
+@record
 class WarpTile(Units):
     """A block has `down` x `across` warps of `height` x `width` sums each, and takes `depth` steps
     at a time. operand: the type in shared memory; matrix: what multiplies it; copies: see `Shape`.

@@ -16,9 +16,9 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import ClassVar
 
+from stagejit.base.records import record
 from stagejit.codegen.cuda.contract.plan import Plan
 from stagejit.codegen.cuda.contract.sides import Sides
 from stagejit.codegen.cuda.contract.tile import Units, loads_of, turns_of, turns_seconds
@@ -35,7 +35,7 @@ _COPIES = 0, 2, 3, 4
 _OF_PLACE = 2  # registers of an access that is on its way; twice as many if it is one element's
 
 
-@dataclass(frozen=True)
+@record
 class GroupTile(Units):
     """A block has `down` x `across` warpgroups of `height` x `width` sums each, `height` 64 or a
     few times that, and takes `depth` steps at a time. operand: the type of both operands; copies:
