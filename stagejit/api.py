@@ -5,7 +5,7 @@ them to our compiler (see `runtime.lowering.marks`). Invariant: what JAX's jit d
 (pytrees, static arguments, donation, shardings, caching, dispatch) is done by JAX's jit; a call
 takes its C++ fast path and nothing of ours runs.
 
-Note [Import time]: the compiler (190 modules, networkx, LLVM) is imported where it is first needed,
+Note [Import time]: the compiler (500 modules, LLVM) is imported where it is first needed,
 so that a program which imports stagejit waits for JAX alone.
 """
 

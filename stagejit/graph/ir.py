@@ -1,9 +1,9 @@
-"""`Graph`: a dataflow graph of tensor ops over `networkx.MultiDiGraph`.
+"""`Graph`: a dataflow graph of tensor ops, a `networkx.MultiDiGraph`.
 
 Nodes are `Op`s, an edge `producer -> consumer` is one operand use (`operand`: its position at the
 consumer, which is the key of the edge, too; `result`: which result of the producer). `graph.nx` is
-the graph itself, so networkx algorithms apply directly. What an op is stands in the `OpDef` of its
-kind; those of the package are declared in `graph/ops/`.
+the graph itself (see `links.py`), so networkx algorithms apply directly. What an op is stands in
+the `OpDef` of its kind; those of the package are declared in `graph/ops/`.
 
 Invariant: the edges and the `operands` of every op agree, the graph is acyclic, inputs come first
 and there is exactly one `return`. Only `Graph` methods change any of it.
@@ -14,17 +14,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter, itemgetter
 from types import MappingProxyType
-from typing import Any
-
-import networkx as nx
+from typing import TYPE_CHECKING, Any
 
 from stagejit.base.loc import UNKNOWN, Loc
 from stagejit.base.numbers import counted
 from stagejit.base.records import record
 from stagejit.base.showing import Shown
 from stagejit.graph.definition import OpDef, definition_of
+from stagejit.graph.links import Edges, Links
 from stagejit.graph.order import in_order
 from stagejit.types import TensorType
+
+if TYPE_CHECKING:
+    import networkx as nx
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
@@ -103,7 +105,7 @@ class Graph(Shown):
 
     def __init__(self, name: str = "f") -> None:
         self.name = name
-        self._linked: nx.MultiDiGraph[Op] | None = None  # of a graph that only grew, not made yet
+        self._links: Links | None = None  # of a graph that only grew, not made yet
         self.inputs: list[Value] = []
         self.input_names: list[str] = []
         self.donated: list[bool] = []
@@ -125,32 +127,24 @@ class Graph(Shown):
 
     @property
     def nx(self) -> nx.MultiDiGraph[Op]:
-        """The graph itself, for networkx. Many a graph is only made, read and compiled, such as
-        those of dispatches: they have edges from the moment that somebody asks for them."""
-        if self._linked is None:
-            self._order = self.ops()  # that of their ids, as long as nothing has gone
-            self._linked = nx.MultiDiGraph()
-            after, before = self._linked._succ, self._linked._pred
-            # As `add_nodes_from` and `_link`, in a third of the time.
-            for nodes in (self._linked._node, after, before):
-                nodes.update(zip(self._made, iter(dict, None), strict=False))
-            for op in self._made:
-                for index, value in enumerate(op.operands):
-                    if value.op not in after:  # of another graph, a fault that a verifier finds
-                        self._linked.add_node(value.op)
-                    edges = after[value.op].get(op)
-                    if edges is None:
-                        edges = after[value.op][op] = before[op][value.op] = {}
-                    edges[index] = {"operand": index, "result": value.index}
-        return self._linked
+        """The graph itself, for networkx."""
+        return self.links.nx
 
     @property
-    def _users(self) -> Mapping[Op, Mapping[Op, Mapping[int, Mapping[str, int]]]]:
-        """The edges of `nx` as it holds them: making its views is most of the time of a walk."""
-        # A dictionary, which networkx keeps for as long as the graph.
-        linked = self._linked if self._linked is not None else self.nx
-        edges: Mapping[Op, Mapping[Op, Mapping[int, Mapping[str, int]]]] = linked._succ
-        return edges
+    def links(self) -> Links:
+        """The edges. Many a graph is only made, read and compiled, such as those of dispatches:
+        they have edges from the moment that somebody asks for them."""
+        if self._links is None:
+            self._order = self.ops()  # that of their ids, as long as nothing has gone
+            self._links = Links(self._made)
+            for op in self._made:
+                for index, value in enumerate(op.operands):
+                    self._links.link(value.op, op, index, value.index)
+        return self._links
+
+    @property
+    def _users(self) -> Edges:
+        return (self._links or self.links).after
 
     def is_used(self, op: Op) -> bool:
         """Whether any op reads a result of `op`."""
@@ -172,9 +166,9 @@ class Graph(Shown):
         return list(self._order)
 
     def _ordered(self) -> list[Op]:
-        if self._linked is None:  # ops came after their operands
+        if self._links is None:  # ops came after their operands
             return [op for op in self._made if op.definition.is_step]
-        return in_order(self._linked, self.inputs)
+        return in_order(self._links, self.inputs)
 
     @property
     def next_id(self) -> int:
@@ -218,9 +212,9 @@ class Graph(Shown):
         too, unless another graph has them now."""
         made, self._made, self._order = self._made, [], None
         self.filled, self.analyses = {}, {}
-        if self._linked is not None:
-            self._linked.clear()  # networkx keeps views of it, which refer to it
-            self._linked = None
+        if self._links is not None:
+            self._links.clear()
+            self._links = None
         for op in made:
             if bodies and op.definition.has_bodies:
                 for body in op.definition.bodies(op):
@@ -234,14 +228,14 @@ class Graph(Shown):
 
     def __contains__(self, op: object) -> bool:
         """Whether an op is of this graph, and has not been erased."""
-        return op in (self._users if self._linked is None else self._linked._succ)
+        return op in self._users
 
     def __repr__(self) -> str:
         inputs, ops = counted(len(self.inputs), "input"), counted(len(self), "op")
         return f"<graph @{self.name}: {inputs}, {ops}>"
 
     def __len__(self) -> int:
-        ops = len(self._made) if self._linked is None else int(self._linked.number_of_nodes())
+        ops = len(self._made) if self._links is None else len(self._links.nodes)
         return ops - len(self.inputs) - 1
 
     def is_donated(self, value: Value) -> bool:
@@ -291,7 +285,7 @@ class Graph(Shown):
     def set_operand(self, op: Op, index: int, value: Value) -> None:
         operands = op.operands
         assert isinstance(operands, list)
-        self.nx.remove_edge(operands[index].op, op, key=index)
+        self.links.unlink(operands[index].op, op, index)
         operands[index] = value
         self._link(op, [index])
 
@@ -316,7 +310,7 @@ class Graph(Shown):
         """Remove an op whose results have no uses."""
         if self._users[op]:
             raise ValueError(f"cannot erase {op}: its results are used")
-        self.nx.remove_node(op)
+        self.links.remove(op)
         self._changed()
 
     def eliminate_dead(self) -> int:
@@ -332,7 +326,7 @@ class Graph(Shown):
             op = todo.pop()
             if op is self._return or op.definition.is_input or op.attrs.get("effects"):
                 continue
-            self.nx.remove_node(op)
+            self.links.remove(op)
             dead += 1
             todo += {operand.op for operand in op.operands if not users[operand.op]}
         self.changes += dead
@@ -351,8 +345,8 @@ class Graph(Shown):
         op = Op(len(self._made), kind, operands, types, attrs, loc)
         self._made.append(op)
         self._changed()
-        if self._linked is not None:
-            self._linked.add_node(op)
+        if self._links is not None:
+            self._links.add(op)
             self._link(op, range(len(op.operands)))
         return op
 
@@ -361,12 +355,12 @@ class Graph(Shown):
         self.changes += 1
 
     def _set_operands(self, op: Op, operands: Sequence[Value]) -> None:
-        if self._linked is None and op is self._return:  # which comes last in any order
+        if self._links is None and op is self._return:  # which comes last in any order
             op.operands = list(operands)
             self.changes += 1
             return
         for index, value in enumerate(op.operands):
-            self.nx.remove_edge(value.op, op, key=index)
+            self.links.unlink(value.op, op, index)
         op.operands = list(operands)
         self._link(op, range(len(op.operands)))
 
@@ -376,7 +370,7 @@ class Graph(Shown):
         self._changed()
         for index in operands:
             value = op.operands[index]
-            self.nx.add_edge(value.op, op, key=index, operand=index, result=value.index)
+            self.links.link(value.op, op, index, value.index)
 
 
 def in_memory(value: Value) -> bool:

@@ -8,9 +8,9 @@ relies on exactly what is checked here.
 from __future__ import annotations
 
 import itertools
+from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
-import networkx as nx
 import numpy as np
 
 from stagejit.base.records import record
@@ -35,7 +35,7 @@ def verify(graph: Graph, *, changed_only: bool = False) -> None:
         return
     _verify_shape_of_graph(graph)
     owners: dict[Graph, Op] = {}
-    for op in graph.nx:
+    for op in graph.links.nodes:
         try:
             _verify_owners(op, owners)
             _verify_edges(graph, op)
@@ -58,7 +58,7 @@ class _Verified:
 
     @classmethod
     def of(cls, graph: Graph) -> _Verified:
-        bodies = (body for op in graph.nx for body in op.definition.bodies(op))
+        bodies = (body for op in graph.links.nodes for body in op.definition.bodies(op))
         inside = tuple((body, body.analyses.get(_Verified)) for body in bodies)
         return cls(graph.changes, _inputs(graph), inside)
 
@@ -83,12 +83,14 @@ def _inputs(graph: Graph) -> tuple[object, ...]:
 
 
 def _verify_shape_of_graph(graph: Graph) -> None:
-    if not nx.is_directed_acyclic_graph(graph.nx):
-        raise VerificationError(f"the graph has a cycle: {nx.find_cycle(graph.nx)}")
-    returns = [op for op in graph.nx if op.definition.is_return]
+    try:
+        TopologicalSorter(graph.links.before).prepare()
+    except CycleError as fault:
+        raise VerificationError(f"the graph has a cycle: {fault.args[1]}") from None
+    returns = [op for op in graph.links.nodes if op.definition.is_return]
     if returns != [graph.return_op]:
         raise VerificationError(f"there are {len(returns)} returns")
-    inputs = [op for op in graph.nx if op.definition.is_input]
+    inputs = [op for op in graph.links.nodes if op.definition.is_input]
     if inputs != [value.op for value in graph.inputs]:
         raise VerificationError("input ops differ from the inputs")
     given = len(graph.inputs)
@@ -97,16 +99,16 @@ def _verify_shape_of_graph(graph: Graph) -> None:
 
 
 def _verify_edges(graph: Graph, op: Op) -> None:
-    edges = sorted(  # `in_edges` makes views of views, and this runs for each op after each rewrite
+    edges = sorted(  # this runs for each op after each rewrite
         (data["operand"], data["result"], producer.id)
-        for producer, parallel in graph.nx._pred[op].items()
+        for producer, parallel in graph.links.before[op].items()
         for data in parallel.values()
     )
     operands = [(i, value.index, value.op.id) for i, value in enumerate(op.operands)]
     if edges != operands:
         raise VerificationError(f"edges {edges} differ from operands {operands}")
     for value in op.operands:
-        if value.op not in graph.nx:
+        if value.op not in graph.links.nodes:
             raise VerificationError(f"{value} belongs to another graph")
         if value.op.results[value.index] is not value:
             raise VerificationError(f"{value} is no result of its op")
@@ -147,7 +149,7 @@ def _verify_owners(op: Op, owners: dict[Graph, Op]) -> None:
 def _verify_bodies(op: Op, changed_only: bool) -> None:
     for body in op.definition.bodies(op):
         verify(body, changed_only=changed_only)
-        for inner in body.nx:
+        for inner in body.links.nodes:
             if inner.definition.is_left:
                 raise VerificationError(f"{body.name} has a delegated equation")
 

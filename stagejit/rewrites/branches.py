@@ -26,7 +26,7 @@ Pairs = tuple[tuple[int, int], ...]
 def simplify_branches(log: Log) -> None:
     """branch %p, %x, %y, %y (a, b, c: a, b)  -->  branch %p, %y (b: b), %x for the first result"""
     for op in log.graph.ops():
-        if op.definition.is_branch and op in log.graph.nx:
+        if op.definition.is_branch and op in log.graph:
             _simplify(log, op)
 
 

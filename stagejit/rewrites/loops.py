@@ -33,7 +33,7 @@ FREE_NBYTES = 1 << 20
 def simplify_loops(log: Log) -> None:
     """loop %w, %c body (%w, f %c, exp %w)  -->  loop %c body (f %c, %e), %e = exp %w before"""
     for op in log.graph.ops():
-        if op.definition.is_loop and op in log.graph.nx and not _inline(log, op):
+        if op.definition.is_loop and op in log.graph and not _inline(log, op):
             simplify_loop(log, op)
 
 
@@ -225,7 +225,7 @@ class _Loop:
             if _is_dear(op) or not dear.isdisjoint(operands):
                 dear.add(op)
         found: dict[Value, None] = {}
-        for op in self.body.nx:
+        for op in self.body.links.nodes:
             if op not in fixed:
                 read = [
                     value

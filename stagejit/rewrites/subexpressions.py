@@ -72,7 +72,7 @@ class _Purity:
             or op.definition.is_left
             or (op.definition.is_call and op.attrs["target"] == TARGET)
             or not all(map(_is_pure, op.definition.bodies(op)))
-            for op in body.nx
+            for op in body.links.nodes
         )
 
 

@@ -240,7 +240,7 @@ class _Function:
         made, graph, slots = ordered.made, ordered.graph, ordered.slots
         add_shared(graph, made.dispatches, slots.shared())
         for wait in slots.waits:
-            hazards.add_conflict(graph, wait)
+            graph.add(wait)
         full = self.options.full_barriers
         waits = tuple(barriers(made.dispatches, made.buffers, graph, full=full))
         outputs = tuple(made.buffer_of[value] for value in self.graph.outputs)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from random import Random
+from typing import Any
 
 import networkx as nx
 import pytest
@@ -102,3 +103,51 @@ def test_new_ops_are_known_by_their_ids(chain: Graph) -> None:
 def test_networkx_algorithms_apply(chain: Graph) -> None:
     assert nx.is_directed_acyclic_graph(chain.nx)
     assert nx.dag_longest_path_length(chain.nx, default_weight=1) == 3
+
+
+def edges_of(graph: Graph) -> set[tuple[Any, ...]]:
+    """Producer, reader and key, by the operands."""
+    ops = [*graph.ops(), graph.return_op]
+    return {(x.op, op, at) for op in ops for at, x in enumerate(op.operands)}
+
+
+def test_networkx_sees_what_changes(chain: Graph) -> None:
+    """It has the dictionaries of the graph itself, whatever of it was asked before."""
+    seen = chain.nx
+    assert seen.number_of_edges() == len(edges_of(chain)) > 2
+    first, last = chain.ops()[0], chain.ops()[-1]
+    made = neg(chain, chain.inputs[0])
+    assert seen.number_of_edges() == len(edges_of(chain))
+    chain.replace_uses(last.result, made)
+    chain.erase(last)
+    assert chain.nx is seen
+    assert set(seen.edges(keys=True)) == edges_of(chain)
+    assert set(seen.successors(made.op)) == {chain.return_op}
+    assert set(seen.predecessors(made.op)) == {chain.inputs[0].op}
+    assert last not in seen
+    assert seen.nodes[first] == {}
+    assert {data["result"] for *_, data in seen.edges(data=True)} == {0}
+    chain.eliminate_dead()
+    assert set(seen) == {made.op, chain.inputs[0].op, chain.return_op}
+    assert set(seen.edges(keys=True)) == edges_of(chain)
+
+
+def test_what_networkx_changes_is_changed(chain: Graph) -> None:
+    op = chain.ops()[-1]
+    chain.nx.remove_node(op)
+    assert op not in chain
+    assert not chain.is_used(op.operands[0].op)
+
+
+def test_an_edge_stays_as_long_as_an_operand_has_it() -> None:
+    graph = Graph()
+    x, y = (graph.add_input(name, TensorType(f32, (2,))) for name in "xy")
+    both = build(graph, "map", [x, x], fn="add", dtype=f32).op
+    assert graph.links.reads(x.op) == graph.nx.out_degree(x.op) == 2
+    graph.set_operand(both, 0, y)
+    assert graph.users(x) == graph.users(y) == [both]
+    assert graph.nx.in_degree(both) == 2
+    graph.set_operand(both, 1, y)
+    assert graph.users(x) == []
+    assert both not in graph.nx.succ[x.op]
+    assert graph.links.reads(y.op) == 2

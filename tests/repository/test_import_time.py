@@ -59,7 +59,7 @@ say("explained")
 def test_importing_does_not_load_the_compiler(loaded: dict[str, set[str]]) -> None:
     new = loaded["imported"] - loaded["jax"]
     assert not {name for name in HEAVY if name in new}
-    assert 1 < sum(name.startswith("stagejit") for name in new) <= 34
+    assert 1 < sum(name.startswith("stagejit") for name in new) <= 35
 
 
 def test_decorating_does_not_load_the_compiler_either(loaded: dict[str, set[str]]) -> None:
@@ -129,6 +129,11 @@ def test_all_that_is_promised_is_there() -> None:
         assert name in dir(stagejit)
     with pytest.raises(AttributeError, match="no attribute 'nothing_of_this_name'"):
         _ = stagejit.nothing_of_this_name  # type: ignore[attr-defined]
+
+
+def test_compiling_does_not_load_networkx(loaded: dict[str, set[str]]) -> None:
+    """See Note [networkx is loaded late]."""
+    assert "networkx" not in loaded["compiled"]
 
 
 def test_what_explains_is_loaded_by_who_asks(loaded: dict[str, set[str]]) -> None:

@@ -122,7 +122,7 @@ def conflicts(updates: int) -> tuple[int, int]:
 
     cache, new = np.zeros((2 * updates, 4), np.float32), np.zeros((updates, 4), np.float32)
     plan = plan_of(fn, cache, new, np.int32(1))
-    edges = hazards.hazard_graph(plan.dispatches).number_of_edges()
+    edges = len([*hazards.hazard_graph(plan.dispatches).edges()])
     return edges, sum(len(barrier.ranges) for barrier in plan.barriers)
 
 

@@ -19,8 +19,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-import networkx as nx
-
 from stagejit.base.numbers import nbytes_text
 from stagejit.dispatch.layouts import hints as hinting
 from stagejit.dispatch.layouts.cost import Grain
@@ -98,16 +96,22 @@ class _Choice:
 
     def _components(self) -> list[list[Value]]:
         """Memory that dispatches touch together, as far as hints go."""
-        graph: nx.Graph[Value] = nx.Graph()
-        graph.add_nodes_from(self.hints)
+        near: dict[Value, set[Value]] = {memory: set() for memory in self.hints}
         for memory, costs in self.touching.items():
             for cost in costs:
-                graph.add_edges_from((memory, other) for other in cost.memory.values()
-                                     if other in self.hints)  # fmt: skip
+                near[memory].update(other for other in cost.memory.values() if other in near)
         place = {memory: at for at, memory in enumerate(self.hints)}
-        found = [sorted(each, key=place.__getitem__) for each in nx.connected_components(graph)]
-        graph.clear()  # networkx keeps views of it, which refer to it
-        return sorted(found, key=lambda each: place[each[0]])
+        found, seen = list[list[Value]](), set[Value]()
+        for memory in near:
+            if memory not in seen:
+                together, todo = {memory}, [memory]
+                while todo:
+                    more = near[todo.pop()] - together
+                    together |= more
+                    todo += more
+                seen |= together
+                found.append(sorted(together, key=place.__getitem__))
+        return found
 
     def _best_of(self, together: list[Value]) -> Layouts:
         plain = self._descend({}, together)

@@ -52,9 +52,9 @@ def limit_operands(log: Log, views: Views) -> None:
     for op in graph.ops():
         if not op.definition.stands_alone or _most_operands(op, uses) <= limit:
             continue
-        if _most_operands(op, graph.nx.out_degree(op)) <= limit:
+        if _most_operands(op, graph.links.reads(op)) <= limit:
             continue
-        more = _placed_later(graph, op) if graph.nx.out_degree(op) > 1 else {}
+        more = _placed_later(graph, op) if graph.links.reads(op) > 1 else {}
         if (operands := operands_of(op) + sum(more.values())) <= limit:
             continue
         if not op.definition.is_dispatch:

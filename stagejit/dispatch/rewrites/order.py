@@ -63,7 +63,7 @@ class Order:
         pending = [second]
         while pending:
             op = pending.pop()
-            for earlier in self._next(op, self.graph.nx.predecessors):
+            for earlier in self._next(op, self.graph.links.before.__getitem__):
                 if earlier is first or earlier in known.behind:
                     while op is not second:
                         known.behind.add(op)
@@ -104,7 +104,7 @@ class Order:
         least = min((self._place.get(op, -1) for op in missing), default=0)
         seen, pending = {second}, [second]
         while pending and missing:
-            for earlier in self._next(pending.pop(), self.graph.nx.predecessors):
+            for earlier in self._next(pending.pop(), self.graph.links.before.__getitem__):
                 if earlier not in seen and self._place.get(earlier, least) >= least:
                     missing.discard(earlier)
                     seen.add(earlier)
@@ -131,7 +131,7 @@ class Order:
         self._parts.setdefault(home, []).append(op)
         self._place.drop(op)
         self.look_at(op)
-        for user in self.graph.nx.successors(op):
+        for user in self.graph.links.after[op]:
             self._put_before([home], user)
 
     def replace(self, old: Op, new: Op) -> None:
@@ -148,8 +148,8 @@ class Order:
     def _put_before(self, firsts: Iterable[Op], second: Op) -> None:
         """Moves what has to move so that those, who are not behind `second`, have lower places."""
         self._known = None
-        seconds = list(self._placed([second], self.graph.nx.successors))
-        for first in self._placed(firsts, self.graph.nx.predecessors) if seconds else ():
+        seconds = list(self._placed([second], self.graph.links.after.__getitem__))
+        for first in self._placed(firsts, self.graph.links.before.__getitem__) if seconds else ():
             for op in seconds:
                 if self._place[first] > self._place[op]:
                     self._swap(first, op)
@@ -158,8 +158,8 @@ class Order:
         """Moves `first` and those that it waits for before `second`, or that and those that wait
         for it behind `first`: two searches take turns, until one of them has found all."""
         low, high = self._place[second], self._place[first]
-        before = _Search(first, partial(self._next, near=self.graph.nx.predecessors))
-        behind = _Search(second, partial(self._next, near=self.graph.nx.successors))
+        before = _Search(first, partial(self._next, near=self.graph.links.before.__getitem__))
+        behind = _Search(second, partial(self._next, near=self.graph.links.after.__getitem__))
 
         def is_between(op: Op) -> bool:
             return low <= self._place.get(op, low) <= high

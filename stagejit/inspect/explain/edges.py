@@ -104,7 +104,7 @@ def _steps(schedule: Schedule) -> Iterator[Step]:
 def _data(schedule: Schedule) -> Iterator[tuple[str, str, list[Conflict]]]:
     """Who waits for whom, by names, in the order of who waits."""
     dispatches = schedule.plan.dispatches
-    edges = hazard_graph(dispatches, math.inf).edges(data="conflicts")
+    edges = hazard_graph(dispatches, math.inf).edges()
     for first, second, conflicts in sorted(edges, key=lambda edge: (edge[1], edge[0])):
         yield dispatches[first].name, dispatches[second].name, conflicts
 

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-
-import networkx as nx
+from graphlib import CycleError
 
 from stagejit.base.decisions import Decision
 from stagejit.base.extension import Extension
@@ -101,5 +100,8 @@ def verified(graph: Graph, step: str, own: Extension | None = None) -> None:
     except VerificationError as fault:
         if own is not None:
             raise own.fault(f"left a graph that is none: {fault.what}") from fault
-        dump = as_text(graph) if nx.is_directed_acyclic_graph(graph.nx) else repr(list(graph.nx))
+        try:
+            dump = as_text(graph)
+        except CycleError:
+            dump = repr(list(graph.links.nodes))
         raise InternalError(fault.what, step=step, dump=dump, loc=fault.loc) from fault

@@ -158,7 +158,7 @@ class Worklist:
         if self.counting:
             for op in fewer:
                 if op in self.graph:
-                    near = [op, *self.graph.nx.successors(op)]
+                    near = [op, *self.graph.links.after[op]]
                     self._push([one for one in near if one.kind in self.counting], 0)
         return bool(self.heap)
 

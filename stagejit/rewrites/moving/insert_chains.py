@@ -60,7 +60,7 @@ def untouched_before(graph: Graph, value: Value, box: Box) -> Value:
     jumps = _Jumps.of(graph)
     while is_placed(value.op):
         jump = _jump_from(jumps, value)
-        if not ends_meet(*jump.ends, *box.ends) and jump.to.op in graph.nx:
+        if not ends_meet(*jump.ends, *box.ends) and jump.to.op in graph:
             value = jump.to
         elif not jump.box.overlaps(box):
             value = jump.parent

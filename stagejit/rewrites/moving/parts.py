@@ -168,7 +168,7 @@ def _is_stored(graph: Graph, source: Value) -> bool:
     """Whether others read it, or what it is another shape of, so that whoever computes it may
     store it within what is put together."""
     while not source.op.definition.is_input:
-        users = graph.nx.succ[source.op]  # of which there may be thousands
+        users = graph.links.after[source.op]  # of which there may be thousands
         if len(users) > 1 or len(graph.uses(source)) > 1:
             return True
         if not source.op.definition.keeps_order:

@@ -60,10 +60,10 @@ class Surroundings:
         after: list[Op] = []
         if before:
             last = self.place(before[-1])
-            users = self.graph.nx.successors
+            users = self.graph.links.after
             after = self._reached(
-                (user for op in made for user in users(op) if user not in new),
-                users,
+                (user for op in made for user in users[op] if user not in new),
+                users.__getitem__,
                 lambda op: op in self._places and self.place(op) < last,
             )
         places = sorted([first, *map(self.place, before), *map(self.place, after)])

@@ -25,7 +25,7 @@ from stagejit.runtime.gate import Gate, hold_across_forks
 # Steps in Python take turns, since Python's own lock makes them do so anyway; what takes long
 # outside of it, LLVM in the step "load", goes on beside them. So does what calls JAX and functions
 # of other people: see Note [Order of locks]. A fork waits for all of them: what they use has locks,
-# too (JAX's caches; networkx, with Python 3.11's cached_property).
+# too (JAX's caches).
 one_at_a_time = new_rlock()
 hold_across_forks(one_at_a_time)  # after LLVM's gate: see Note [Order of hooks]
 tracing = Gate()

@@ -18,10 +18,8 @@ from __future__ import annotations
 
 import itertools
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Protocol, TypeAlias
-
-import networkx as nx
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Protocol
 
 from stagejit.base.records import record
 from stagejit.index.bit_sets import bits
@@ -52,14 +50,35 @@ class Conflict:
     ranges: tuple[Box, ...]
 
 
-HazardGraph: TypeAlias = "nx.DiGraph[int]"  # of positions; an edge has its `conflicts`
+class HazardGraph:
+    """Which positions conflict with which: their conflicts, found from either end. A graph in
+    dictionaries: see Note [networkx is loaded late] of `graph/links.py`."""
+
+    def __init__(self, count: int) -> None:
+        self.after: list[dict[int, list[Conflict]]] = [{} for _ in range(count)]
+        self.before: list[dict[int, list[Conflict]]] = [{} for _ in range(count)]
+
+    def __len__(self) -> int:
+        return len(self.after)
+
+    def edges(self) -> Iterator[tuple[int, int, list[Conflict]]]:
+        """First, second and conflicts of all that conflict."""
+        for first, after in enumerate(self.after):
+            for second, conflicts in after.items():
+                yield first, second, conflicts
+
+    def add(self, conflict: Conflict) -> None:
+        """Puts a conflict on its edge."""
+        first, second = conflict.first, conflict.second
+        if second not in self.after[first]:
+            self.after[first][second] = self.before[second][first] = []
+        self.after[first][second].append(conflict)
 
 
 def hazard_graph(dispatches: Sequence[Touching], most: float | None = None) -> HazardGraph:
     """Who conflicts with whom on one buffer, but for elements that a dispatch between them has
     overwritten: there both conflict with that one. most: see Note [Many versions]."""
-    graph: HazardGraph = nx.DiGraph()
-    graph.add_nodes_from(range(len(dispatches)))
+    graph = HazardGraph(len(dispatches))
     if len(dispatches) < 2:
         return graph
     touched, before = _touched(dispatches, most), list[int]()
@@ -95,19 +114,7 @@ def add_edges(graph: HazardGraph, second: int, ranges: Ranges) -> None:
     """Puts all that a position conflicts with on edges."""
     for key in sorted(ranges):
         first, buffer, hazard = key
-        add_conflict(graph, Conflict(first, second, hazard, buffer, tuple(ranges[key])))
-
-
-def add_conflict(graph: HazardGraph, conflict: Conflict) -> None:
-    """Puts a conflict on its edge."""
-    first, second = conflict.first, conflict.second
-    # Not by `graph.edges`: networkx keeps that view, which refers to its graph, so that both would
-    # wait for the garbage collector, with all that is on edges.
-    edge = graph.get_edge_data(first, second)
-    if edge is None:
-        graph.add_edge(first, second, conflicts=[conflict])
-    else:
-        edge["conflicts"].append(conflict)
+        graph.add(Conflict(first, second, hazard, buffer, tuple(ranges[key])))
 
 
 def add_orders(
@@ -123,9 +130,9 @@ def add_orders(
             start, last = last, readers[0]
         for first, second in itertools.product(range(start, last), readers):
             writes = dispatches[first].writes
-            if writes and not graph.has_edge(first, second):
+            if writes and second not in graph.after[first]:
                 access = writes[0]
-                add_conflict(graph, Conflict(first, second, "ORDER", access.buffer, (access.box,)))
+                graph.add(Conflict(first, second, "ORDER", access.buffer, (access.box,)))
 
 
 def ancestors(count: int, edges: Mapping[int, int]) -> list[int]:
@@ -152,8 +159,6 @@ def before_by(barriers: Iterable[Barrier], position: Mapping[str, int]) -> list[
 def predecessors(graph: HazardGraph) -> dict[int, int]:
     """Direct predecessors of each position, as bit sets."""
     edges: dict[int, int] = {}
-    for first, after in graph.adjacency():
-        bit = 1 << first
-        for second in after:
-            edges[second] = edges.get(second, 0) | bit
+    for first, second, _ in graph.edges():
+        edges[second] = edges.get(second, 0) | 1 << first
     return edges

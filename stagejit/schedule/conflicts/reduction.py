@@ -68,10 +68,10 @@ class _Reduction:
 
     def _waits(self, second: int) -> Iterator[Conflict]:
         reached = 0
-        for first in sorted(self.graph.predecessors(second), reverse=True):
+        for first in sorted(self.graph.before[second], reverse=True):
             if self.closed.get(first, 0) & reached:
                 continue
-            found = self.graph.get_edge_data(first, second)["conflicts"]
+            found = self.graph.after[first][second]
             kept = list(self._kept(first, found, reached))
             if kept and reached >> first & 1:
                 self.besides[first] = self.besides.get(first, 0) + 1
@@ -109,9 +109,8 @@ class _Reduction:
         """What those wait for that come after `second`, whatever barriers there will be."""
         if self.after is None:
             self.after = ancestors(len(self.graph), predecessors(self.graph))
-        for later in self.graph.successors(first):
+        for later, conflicts in self.graph.after[first].items():
             if self.after[later] >> second & 1:
-                conflicts = self.graph.get_edge_data(first, later)["conflicts"]
                 yield from (conflict for conflict in conflicts if conflict.hazard != "ORDER")
 
 
@@ -200,7 +199,7 @@ def needed(
     position = {name: at for at, name in enumerate(names)}
     before = before_by(barriers, position)
     found: dict[tuple[str, str], list[tuple[int, Box]]] = {}
-    for first, second, conflicts in hazard_graph(dispatches).edges(data="conflicts"):
+    for first, second, conflicts in hazard_graph(dispatches).edges():
         for conflict in conflicts:
             key = names[first], conflict.buffer
             found.setdefault(key, []).extend((second, box) for box in conflict.ranges)

@@ -11,8 +11,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-import networkx as nx
-
 from stagejit.base.decisions import Decision
 from stagejit.base.loc import UNKNOWN, Loc
 from stagejit.base.machine import SMALL_SERVER, Machine
@@ -37,6 +35,7 @@ from stagejit.schedule.memory.packing import FRAME_NBYTES
 from stagejit.schedule.memory.peak import Peak, peak_of
 from stagejit.schedule.plans import turns
 from stagejit.schedule.plans.comparison import Comparison, Totals
+from stagejit.schedule.plans.networks import Network, network_of
 
 __all__ = [
     "Access",
@@ -342,16 +341,9 @@ class Plan:
     def _by_name(self) -> Mapping[str, Buffer]:
         return {buffer.name: buffer for buffer in self.buffers}
 
-    def to_networkx(self) -> nx.DiGraph[str]:
+    def to_networkx(self) -> Network:
         """Dispatches by name (attribute `dispatch`); an edge has the list of its `barriers`."""
-        graph: nx.DiGraph[str] = nx.DiGraph()
-        for dispatch in self.dispatches:
-            graph.add_node(dispatch.name, dispatch=dispatch)
-        for barrier in self.barriers:
-            if not graph.has_edge(barrier.src, barrier.dst):
-                graph.add_edge(barrier.src, barrier.dst, barriers=[])
-            graph.edges[barrier.src, barrier.dst]["barriers"].append(barrier)
-        return graph
+        return network_of(self.dispatches, self.barriers)
 
     def as_text(self) -> str:
         """See STYLE: buffers, then dispatches in order, each after the barriers it waits for."""

@@ -77,7 +77,7 @@ def read_from(plan: Plan) -> Iterator[tuple[str, str]]:
     """Who reads what another one makes, of the plan itself."""
     for path, level in levels(plan):
         names = [f"{path}{dispatch.name}" for dispatch in level.dispatches]
-        for first, second, conflicts in hazard_graph(level.dispatches).edges(data="conflicts"):
+        for first, second, conflicts in hazard_graph(level.dispatches).edges():
             if any(conflict.hazard == "RAW" for conflict in conflicts):
                 yield names[first], names[second]
 
