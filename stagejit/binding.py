@@ -41,7 +41,7 @@ from stagejit.trace.calls.parameters import (
     name_of,
     require_same,
 )
-from stagejit.trace.contents import content_of
+from stagejit.trace.contents import content_anew, content_of
 from stagejit.trace.weights import Budget, Forms, Reading, Weight, changing, tables_of, weight_p
 
 if TYPE_CHECKING:
@@ -191,7 +191,9 @@ class Bound(Traceable):
 
     def update(self, params: Any) -> None:
         """params: other weights of the same shapes and types, for all calls that begin from now on,
-        also inside programs of others. Nothing is compiled; what is made of weights is made anew.
+        also inside programs of others. Nothing is compiled; what is made of weights is made anew,
+        also of an array of JAX's that was bound before, whose memory somebody may share; not of one
+        of NumPy's that has the same bytes.
 
         Waits for all that has been called before. A call on another thread meanwhile computes with
         the old weights or the new ones, never with some of both, also where XLA runs an equation
@@ -211,8 +213,11 @@ class Bound(Traceable):
             new: dict[Weight, Given] = {}
             for known, (path, leaf) in zip(self._leaves, leaves, strict=True):
                 if isinstance(known, Weight):
-                    new[known] = given_of(known.name, leaf)
-                    require_same(known, new[known].array, leaf)
+                    given = given_of(known.name, leaf)
+                    require_same(known, given.array, leaf)
+                    if given.content is known.content and given.array is leaf:
+                        given = given._replace(content=content_anew(leaf))
+                    new[known] = given
                 elif known is not leaf and not are_equal(known, leaf):
                     raise OptionsError(
                         f"update() got {leaf!r} for {name_of(path)}, which is no array: "

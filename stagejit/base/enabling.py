@@ -82,7 +82,13 @@ def suspended(work: Callable[[], R]) -> R:
 def apart() -> Iterator[None]:
     """What JAX does for ourselves is a part of nothing that is traced or mapped around it, and
     under no rule that a `with` there has for the user's own calls."""
-    with jax.core.eval_context(), jax.disable_jit(False), jax.transfer_guard("allow"):
+    with (
+        jax.core.eval_context(),
+        jax.disable_jit(False),
+        jax.transfer_guard("allow"),
+        jax.debug_nans(False),
+        jax.debug_infs(False),
+    ):
         yield
 
 

@@ -44,7 +44,7 @@ from stagejit.runtime.lowering.evaluating import Evaluation
 from stagejit.runtime.objects.engine import machine
 from stagejit.runtime.objects.object_cache import ObjectCache, digest
 from stagejit.schedule.schedule import Run, Schedule
-from stagejit.trace.contents import content_of
+from stagejit.trace.contents import array_of, content_of
 from stagejit.trace.weights import Reading, Weight, changing, weight_p
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -206,7 +206,7 @@ class BoundWeights:
         for number in self._first.get(weight, ()):
             source, memory = self._sources[number], self.table.arrays[number]
             if source is weight:
-                return functools.partial(jax.numpy.asarray, memory)
+                return functools.partial(array_of, memory)
             if not isinstance(source, Made) or source.weights != (weight,):
                 continue
             if source.type.dtype.numpy != dtype or (part := source.within(seen)) is None:
@@ -323,7 +323,7 @@ def _put_together(shape: Sequence[int], dtype: Any, parts: Sequence[tuple[Made, 
         layout = part.type.layout
         whole = memory if layout.is_row_major else layout.restored(memory, part.type.shape)
         part.within(array)[...] = whole
-    return jax.numpy.asarray(array)
+    return array_of(array)
 
 
 _counts = {"evaluated": 0, "from disk": 0}

@@ -30,7 +30,7 @@ from stagejit.compat import constant_array, remembered_weakly, type_of, unfolded
 from stagejit.errors import GoneError
 from stagejit.graph.ir import Graph, Op, Value
 from stagejit.graph.ops.control import bodies_of, read_from_outside
-from stagejit.trace.contents import Content, content_of
+from stagejit.trace.contents import Content, array_of, content_of
 
 
 @record(eq=False)
@@ -259,9 +259,7 @@ def _keeping(array: Any) -> Callable[[], Any]:
     """What gives an array that may be deleted."""
     if type_of(array.aval).dtype.numpy != array.dtype:  # random keys
         return lambda: array
-    return functools.partial(
-        jax.numpy.asarray, constant_array(array, array.aval, type_of(array.aval))
-    )
+    return functools.partial(array_of, constant_array(array, array.aval, type_of(array.aval)))
 
 
 @record

@@ -62,6 +62,7 @@ FORMS = {
     "as it is": ({}, lambda p, x: jnp.tanh(x @ p["w"])),
     "made": ({}, lambda p, x: jnp.tanh(x @ jnp.tanh(p["w"]))),
     "bf16": ({"weights": "bf16"}, lambda p, x: jnp.tanh(x @ p["w"])),
+    "NaN": ({}, lambda p, x: 1.0 * jnp.isnan(x @ jnp.sqrt(p["w"]))),  # what is made has some
     "a key": ({}, lambda p, x: x @ p["w"] + jax.random.normal(p["key"], (1, 128), jnp.float32)),
 }
 ARRAYS = {"numpy": lambda: WEIGHTS, "jax": lambda: jnp.asarray(WEIGHTS)}

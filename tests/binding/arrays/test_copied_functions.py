@@ -8,6 +8,7 @@ import inspect
 import pickle
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -59,3 +60,15 @@ def test_what_is_gone_cannot_be_copied() -> None:
     gc.collect()
     with pytest.raises(GoneError, match="keep the arrays that you bind"):
         copy.deepcopy(bound)
+
+
+def test_doubles_of_arrays_that_are_deleted_stay_doubles() -> None:
+    with jax.enable_x64(True):
+        params = {"w": jnp.asarray(array(64, 64).astype(np.float64) / 3), "s": jnp.arange(64.0) / 7}
+        bound = stagejit.bind(lambda p, x: (x * p["s"]) @ p["w"], params)
+        wanted = bound(jnp.ones((3, 64)))
+    for leaf in params.values():
+        leaf.delete()
+    other = copy.deepcopy(bound)
+    with jax.enable_x64(True):
+        np.testing.assert_array_equal(other(jnp.ones((3, 64))), wanted)

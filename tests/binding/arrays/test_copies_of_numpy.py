@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import gc
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -67,6 +68,48 @@ def test_a_program_that_comes_later_reads_what_was_bound_or_fails(form: Any, the
         bound.update(params)
         bound.clear_cache()
         bound(X, how="product")
+
+
+OWNERS = {"C": array(N, N), "F": np.asfortranarray(array(N, N)), "larger": array(2 * N, 2 * N)}
+VIEWS: dict[str, Callable[[], Any]] = {
+    "whole": lambda: OWNERS["C"][:],
+    "reshaped": lambda: OWNERS["C"].reshape(N, N),
+    "transposed": lambda: OWNERS["C"].T,
+    "of Fortran's order": lambda: OWNERS["F"][:],
+    "backwards": lambda: OWNERS["C"][::-1, ::-1],
+    "box": lambda: OWNERS["larger"][3 : N + 3, 5 : N + 5],
+    "steps": lambda: OWNERS["larger"][1::2, ::2],
+    "other type": lambda: OWNERS["C"].view(np.int32).view(np.float32),
+    "repeated": lambda: np.broadcast_to(OWNERS["C"][3], (N, N)),
+}
+
+
+@pytest.mark.parametrize("form", MOST)
+@pytest.mark.parametrize("name", VIEWS)
+def test_whoever_keeps_the_memory_keeps_a_view(name: str, form: Any) -> None:
+    """The view itself is forgotten."""
+    w = VIEWS[name]().copy()
+    bound = bound_to({"w": VIEWS[name]()}, form)
+    bound(X, how="product")
+    gc.collect()
+    assert bound.memory_analysis()["kept_nbytes"] <= MOST[form] * 4 * N * N
+    np.testing.assert_allclose(bound(X, how="sum"), X + (w * w).sum(0), rtol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [np.int64, np.float64, np.float32])
+@pytest.mark.parametrize("bound_with", [False, True])
+def test_what_is_copied_again_has_the_type_of_before(dtype: Any, bound_with: bool) -> None:
+    """Whatever `jax.enable_x64` says by then, a copy of the function included."""
+    w = (8 * array(N, N)).astype(dtype)
+    with jax.enable_x64(bound_with):
+        bound = bound_to({"w": w}, None)
+        wanted = bound(X, how="sum")
+    gc.collect()
+    with jax.enable_x64(not bound_with):
+        other = copy.deepcopy(bound)
+        assert [leaf.aval for leaf in other._weights()] == [leaf.aval for leaf in bound._weights()]
+    with jax.enable_x64(bound_with):
+        np.testing.assert_array_equal(other(X, how="sum"), wanted)
 
 
 @pytest.mark.parametrize("form", MOST)
