@@ -20,6 +20,7 @@ from stagejit.base.machine import Machine
 from stagejit.codegen.own import checked_code
 from stagejit.codegen.target import Target
 from stagejit.errors import ExtensionError, OptionsError
+from stagejit.extending.promises import keeping
 from stagejit.graph.definition import OpDef, require, states_its_types
 from stagejit.graph.functions import MAP_FUNCTIONS
 from stagejit.options import SWITCHES, suggested
@@ -124,7 +125,8 @@ def guarded(definition: OpDef, own: Extension) -> OpDef:
         if guarded and field.name not in ("infer", "check"):
             changed[field.name] = _running(own, field.name, given)
     if definition.infer is not states_its_types:
-        changed["infer"] = _typed(definition.infer)
+        changed["infer"] = _typed(definition)
+    changed["check"] = keeping(definition, own)
     changed["interpret"] = _running(own, "interpret", _fitting(definition.interpret))
     if definition.code is not None:
         changed["code"] = checked_code(own, definition.code)
@@ -139,10 +141,18 @@ def _running(own: Extension, name: str, function: Callable[..., Any]) -> Callabl
     return called
 
 
-def _typed(infer: Callable[..., Any]) -> Callable[..., Any]:
+def _typed(definition: OpDef) -> Callable[..., Any]:
+    has_one = definition.is_elementwise or definition.is_view
+
     def inferred(operands: Any, attrs: Any) -> Any:
-        types = infer(operands, attrs)
-        for type in types if isinstance(types, tuple | list) else [types]:
+        types: Any = definition.infer(operands, attrs)
+        given = types if isinstance(types, tuple | list) else [types]
+        require(
+            len(given) == 1 or not has_one,
+            "infer returned {} types: an elementwise op, or a view, has one result",
+            len(given),
+        )
+        for type in given:
             is_type = isinstance(type, TensorType) and isinstance(type.shape, tuple)
             require(
                 type is None or (is_type and isinstance(type.dtype, DType)),

@@ -114,6 +114,15 @@ def _verify_edges(graph: Graph, op: Op) -> None:
             raise VerificationError(f"{value} is no result of its op")
 
 
+def verify_op(op: Op) -> None:
+    """One op by itself, as soon as somebody has made it. Raises VerificationError."""
+    try:
+        _verify_types(op)
+        _verify_attributes(op)
+    except VerificationError as fault:
+        raise VerificationError(f"op {op}: {fault.what}", loc=op.loc) from fault
+
+
 def _verify_types(op: Op) -> None:
     expected = infer(op.kind, [value.type for value in op.operands], op.attrs)
     actual = tuple(value.type for value in op.results)

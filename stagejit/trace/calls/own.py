@@ -23,6 +23,7 @@ from stagejit.base.extension import Extension
 from stagejit.base.numbers import a_type
 from stagejit.errors import ExtensionError
 from stagejit.graph.ir import Value
+from stagejit.graph.verifier import verify_op
 from stagejit.trace.calls.primitives import has_meaning
 from stagejit.trace.elements import element_name, is_disguised
 from stagejit.trace.emitter import Emitter
@@ -106,7 +107,10 @@ def _translated(
     where = f" ({emit.loc})" if emit.loc else ""
     with own.running(f"failed at `{own.primitive}`{where}"):
         try:
+            first = emit.graph.next_id
             made = own.rule(emit, site, *operands)
+            for op in emit.graph.ops_since(first):  # it may have added them with types of its own
+                verify_op(op)
         except Unsupported as unsupported:
             made = unsupported
     if isinstance(made, Unsupported):
