@@ -147,17 +147,17 @@ def _typed(definition: OpDef) -> Callable[..., Any]:
     def inferred(operands: Any, attrs: Any) -> Any:
         types: Any = definition.infer(operands, attrs)
         given = types if isinstance(types, tuple | list) else [types]
-        require(
-            len(given) == 1 or not has_one,
-            "infer returned {} types: an elementwise op, or a view, has one result",
-            len(given),
-        )
         for type in given:
             is_type = isinstance(type, TensorType) and isinstance(type.shape, tuple)
             require(
                 type is None or (is_type and isinstance(type.dtype, DType)),
                 "infer returned no type of a value, which is TensorType(dtype, shape)",
             )
+        require(
+            len(given) == 1 or not has_one,
+            "infer returned {} types: an elementwise op, or a view, has one result",
+            len(given),
+        )
         return types
 
     return inferred
