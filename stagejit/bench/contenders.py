@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 
 import stagejit
-from stagejit.bench.programs import Arguments, BenchError, Function
+from stagejit.bench.programs import Arguments, CommandError, Function
 
 
 @dataclass(frozen=True)
@@ -114,11 +114,11 @@ OTHERS = {contender.name: contender for contender in (JAX, EAGER, UNBOUND)}
 
 
 def opponents(names: Iterable[str]) -> list[Contender]:
-    """The contenders called `names`. Raises BenchError for one that does not exist."""
+    """The contenders called `names`. Raises CommandError for one that does not exist."""
     found = []
     for name in dict.fromkeys(names):
         if name not in OTHERS:
-            raise BenchError(
+            raise CommandError(
                 f"no contender is called {name!r}",
                 next_step="known contenders: jax (jax.jit), eager (JAX without jit), unbound "
                 "(stagejit.jit where a row is bound to its weights)",

@@ -20,7 +20,7 @@ from rich.table import Table
 import stagejit
 from stagejit.bench.accuracy import error_against
 from stagejit.bench.contenders import JAX, STAGEJIT, on_device, waiting_call
-from stagejit.bench.programs import BenchError
+from stagejit.bench.programs import CommandError
 from stagejit.bench.timing import Timing, interleave
 from stagejit.bench.workloads import residual_block
 
@@ -48,30 +48,32 @@ class Case:
 def photograph(file: Path | None) -> Array:
     """(height, width, 3) in 0..255: the file's pixels, or NASA's portrait of Eileen Collins.
 
-    The portrait ships inside scikit-image's wheel. Raises BenchError where nothing can be read.
+    The portrait ships inside scikit-image's wheel. Raises CommandError where nothing can be read.
     """
     try:
         from PIL import Image, UnidentifiedImageError
         from skimage import data
     except ImportError as missing:
-        raise BenchError(f"the demo needs {missing.name}", next_step=_INSTALL) from missing
+        raise CommandError(f"the demo needs {missing.name}", next_step=_INSTALL) from missing
     if file is None:
         return np.asarray(data.astronaut())
     try:
         with Image.open(file) as image:
             return np.asarray(image.convert("RGB"))
     except (OSError, UnidentifiedImageError) as unreadable:
-        raise BenchError(
+        raise CommandError(
             f"cannot read a photograph from {str(file)!r}: {unreadable}",
             next_step="give a JPEG or PNG file, or leave --photo out",
         ) from unreadable
 
 
 def parse_size(text: str) -> tuple[int, int]:
-    """'256x192' --> (256, 192). Raises BenchError for anything else."""
+    """'256x192' --> (256, 192). Raises CommandError for anything else."""
     height, _, width = text.partition("x")
     if not (height.isdecimal() and width.isdecimal() and int(height) and int(width)):
-        raise BenchError(f"{text!r} is not a size", next_step="give HEIGHTxWIDTH, such as 256x256")
+        raise CommandError(
+            f"{text!r} is not a size", next_step="give HEIGHTxWIDTH, such as 256x256"
+        )
     return int(height), int(width)
 
 

@@ -35,7 +35,7 @@ _PROTOCOL = 'define BENCH = {"name": (function, args)} with args a tuple or a fu
 MODULE_OF_FILE = "stagejit_bench_"  # how the names of users' files as modules begin
 
 
-class BenchError(StagejitError, ValueError):
+class CommandError(StagejitError, ValueError):
     """A request to the command line that cannot be carried out."""
 
 
@@ -72,7 +72,7 @@ class Workload:
 def select(names: Sequence[str], known: Mapping[str, Workload]) -> list[Workload]:
     """The workloads called `names`, all of them for no names. A name may be a prefix.
 
-    Raises BenchError for a name that fits nothing.
+    Raises CommandError for a name that fits nothing.
     """
     if not names:
         return list(known.values())
@@ -80,7 +80,7 @@ def select(names: Sequence[str], known: Mapping[str, Workload]) -> list[Workload
     for name in names:
         fitting = [name] if name in known else [other for other in known if other.startswith(name)]
         if not fitting:
-            raise BenchError(
+            raise CommandError(
                 f"no workload is called {name!r}", next_step="known names: " + ", ".join(known)
             )
         chosen |= {other: known[other] for other in fitting}
@@ -90,19 +90,21 @@ def select(names: Sequence[str], known: Mapping[str, Workload]) -> list[Workload
 def load_file(path: Path) -> dict[str, Workload]:
     """The workloads that a user's file defines, by name, in the file's order.
 
-    Runs the file. Raises BenchError where it cannot be read or does not follow the protocol;
+    Runs the file. Raises CommandError where it cannot be read or does not follow the protocol;
     an exception of the file's own code passes through.
     """
     return programs_of(module_of(path), path)
 
 
 def module_of(path: Path) -> ModuleType:
-    """A user's file as a module: runs it. Raises BenchError where it cannot be read."""
+    """A user's file as a module: runs it. Raises CommandError where it cannot be read."""
     if not path.is_file():
-        raise BenchError(f"there is no file {str(path)!r}", next_step="give the path of a .py file")
+        raise CommandError(
+            f"there is no file {str(path)!r}", next_step="give the path of a .py file"
+        )
     spec = importlib.util.spec_from_file_location(f"{MODULE_OF_FILE}{path.stem}", path)
     if spec is None or spec.loader is None:
-        raise BenchError(
+        raise CommandError(
             f"{str(path)!r} is not a Python file", next_step="its name must end in .py"
         )
     module = importlib.util.module_from_spec(spec)
@@ -110,7 +112,7 @@ def module_of(path: Path) -> ModuleType:
     try:
         spec.loader.exec_module(module)
     except SyntaxError as error:
-        raise BenchError(
+        raise CommandError(
             f"{error.filename} cannot be read: {error.msg}",
             loc=Loc(str(error.filename), error.lineno or 0),
             next_step="correct it",
@@ -119,16 +121,16 @@ def module_of(path: Path) -> ModuleType:
 
 
 def programs_of(module: ModuleType, path: Path) -> dict[str, Workload]:
-    """What a user's module defines by the protocol. Raises BenchError where it defines nothing."""
+    """What a user's module defines by the protocol. Raises CommandError where that is nothing."""
     table = getattr(module, "BENCH", None)
     if not isinstance(table, Mapping) or not table:
-        raise BenchError("the file defines no programs", loc=Loc(str(path)), next_step=_PROTOCOL)
+        raise CommandError("the file defines no programs", loc=Loc(str(path)), next_step=_PROTOCOL)
     return {str(name): _from_entry(str(name), entry, path) for name, entry in table.items()}
 
 
 def _from_entry(name: str, entry: Any, path: Path) -> Workload:
     if not (isinstance(entry, tuple) and len(entry) == 2 and callable(entry[0])):
-        raise BenchError(
+        raise CommandError(
             f"BENCH[{name!r}] is not a pair (function, args)",
             loc=Loc(str(path)),
             next_step=_PROTOCOL,
@@ -136,7 +138,7 @@ def _from_entry(name: str, entry: Any, path: Path) -> Workload:
     function, args = entry
     make_args = args if callable(args) else lambda: args
     if not isinstance(args, tuple) and not callable(args):
-        raise BenchError(
+        raise CommandError(
             f"the args of BENCH[{name!r}] are a {type(args).__name__}, not a tuple",
             loc=Loc(str(path)),
             next_step=_PROTOCOL,

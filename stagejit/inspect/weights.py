@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from stagejit.base.numbers import counted, nbytes_text
+from stagejit.base.threads.importing import importing
 from stagejit.compat import type_of
 from stagejit.graph.definition import definition_of, is_defined
 from stagejit.graph.ir import Graph, Op, Value
@@ -22,6 +23,9 @@ from stagejit.inspect.columns import columns
 from stagejit.rewrites.encodings.bodies import read_in_bodies
 from stagejit.rewrites.weights.made import Made
 from stagejit.trace.weights import Weight, tables_of
+
+_HEAD = ["weight", "bound", "kept", "read", "bytes", "lies", "error", ""]
+_NUMBERS = frozenset({2, 4, 6})  # the columns that stand at the right
 
 
 def readers_of(graph: Graph) -> tuple[tuple[str, ...], ...]:
@@ -119,7 +123,11 @@ class WeightTable:
     rows: tuple[WeightRow, ...]
 
     def as_text(self) -> str:
-        cells = [["weight", "bound", "kept", "read", "bytes", "lies", "error", ""]]
+        return "\n".join(columns([_HEAD, *self._cells()], _NUMBERS))
+
+    def _cells(self) -> list[list[str]]:
+        """A row for each array that is read."""
+        cells: list[list[str]] = []
         for row in self.rows:
             kept = nbytes_text(row.kept_nbytes) if row.kept_nbytes else "0"
             first = [row.name, row.type, kept]
@@ -133,10 +141,17 @@ class WeightTable:
                 more = "; ".join(filter(None, (remarks, "" if read is None else read.remarks)))
                 cells.append([*first, *told, error, more])
                 first, error, remarks = ["", "", ""], "", ""
-        return "\n".join(columns(cells, {2, 4, 6}))
+        return cells
 
     def __str__(self) -> str:
         return self.as_text()
+
+    def _repr_html_(self) -> str:
+        """The table, for notebooks."""
+        with importing:
+            from stagejit.inspect.page import Section, fragment, table
+        rows = table(_HEAD, self._cells(), numbers=_NUMBERS)
+        return fragment("weights", [Section("weights", rows, counted(len(self.rows), "array"))])
 
 
 def table_of(weights: Sequence[Weight]) -> WeightTable:

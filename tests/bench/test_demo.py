@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from stagejit.bench import demo
-from stagejit.bench.programs import BenchError
+from stagejit.bench.programs import CommandError
 
 
 def test_the_photograph_ships_with_a_package_and_needs_no_network(
@@ -35,19 +35,19 @@ def test_a_users_photograph(tmp_path: Path) -> None:
 def test_a_file_that_is_no_photograph(tmp_path: Path) -> None:
     path = tmp_path / "text.png"
     path.write_text("no image")
-    with pytest.raises(BenchError, match="cannot read a photograph"):
+    with pytest.raises(CommandError, match="cannot read a photograph"):
         demo.photograph(path)
 
 
 def test_without_scikit_image_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "skimage", None)
-    with pytest.raises(BenchError, match=r"needs skimage\n.*stagejit\[demo\]"):
+    with pytest.raises(CommandError, match=r"needs skimage\n.*stagejit\[demo\]"):
         demo.photograph(None)
 
 
 @pytest.mark.parametrize("text", ["", "12", "x12", "12x", "0x5", "-3x4", "3x4x5", "axb"])
 def test_sizes_that_are_none(text: str) -> None:
-    with pytest.raises(BenchError, match="is not a size"):
+    with pytest.raises(CommandError, match="is not a size"):
         demo.parse_size(text)
 
 

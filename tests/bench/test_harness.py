@@ -30,7 +30,7 @@ from stagejit.bench.contenders import (
 )
 from stagejit.bench.cost import Cost
 from stagejit.bench.harness import Entry, Row
-from stagejit.bench.programs import Arguments, BenchError, Function, Workload
+from stagejit.bench.programs import Arguments, CommandError, Function, Workload
 from stagejit.bench.reading import Reader, reader_of
 from stagejit.bench.timing import Timing
 from stagejit.runtime.peaks import Peaks
@@ -198,5 +198,5 @@ def test_json_holds_everything_measured() -> None:
 
 def test_unknown_contender() -> None:
     assert [found.name for found in opponents(["eager", "jax", "eager"])] == ["eager", "jax"]
-    with pytest.raises(BenchError, match=r"'torch'[\s\S]*known contenders: jax"):
+    with pytest.raises(CommandError, match=r"'torch'[\s\S]*known contenders: jax"):
         opponents(["torch"])

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from stagejit.bench.programs import BenchError, Workload, load_file, select, undecorated
+from stagejit.bench.programs import CommandError, Workload, load_file, select, undecorated
 from stagejit.bench.workloads.catalogue import WORKLOADS
 
 KNOWN = {name: Workload(name, jnp.sin, lambda: ()) for name in ("gemm_1", "gemm_2", "softmax")}
@@ -34,7 +34,7 @@ def test_a_full_name_is_not_also_a_prefix() -> None:
 
 
 def test_an_unknown_name_lists_the_known_ones() -> None:
-    with pytest.raises(BenchError, match=r"'gem2'[\s\S]*known names: gemm_1, gemm_2, softmax"):
+    with pytest.raises(CommandError, match=r"'gem2'[\s\S]*known names: gemm_1, gemm_2, softmax"):
         select(["gem2"], KNOWN)
 
 
@@ -79,17 +79,17 @@ def test_file_with_a_tuple_and_a_function_of_arguments(tmp_path: Path) -> None:
     ],
 )
 def test_a_file_that_breaks_the_protocol(text: str, what: str, tmp_path: Path) -> None:
-    with pytest.raises(BenchError, match=what) as raised:
+    with pytest.raises(CommandError, match=what) as raised:
         load_file(write(tmp_path, text))
     assert "mine.py" in str(raised.value)
     assert "define BENCH" in str(raised.value)
 
 
 def test_a_file_that_is_not_there_or_not_python(tmp_path: Path) -> None:
-    with pytest.raises(BenchError, match="there is no file"):
+    with pytest.raises(CommandError, match="there is no file"):
         load_file(tmp_path / "none.py")
     (tmp_path / "data.txt").touch()
-    with pytest.raises(BenchError, match="not a Python file"):
+    with pytest.raises(CommandError, match="not a Python file"):
         load_file(tmp_path / "data.txt")
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import html
+import re
 from typing import Any
 
 import jax
@@ -138,3 +140,15 @@ def test_as_text() -> None:
 )
 def test_layouts_in_words(layout: Layout, text: str) -> None:
     assert in_words(layout) == text
+
+
+def test_the_html_has_what_the_text_has() -> None:
+    shown = called("int8", 64).weights
+    page = shown._repr_html_()
+    cells = re.findall(r"<td[^>]*>([^<]*)</td>", page)
+    words = " ".join(cells).split()
+    assert len(shown.rows) == 7
+    assert sorted(html.unescape(" ".join(words)).split()) == sorted(
+        " ".join(str(shown).splitlines()[1:]).split()
+    )
+    assert page.startswith("<style>")

@@ -24,7 +24,7 @@ from stagejit.bench.generation.model import GPT2, SMALL, Config, Parameters, par
 from stagejit.bench.generation.sampling import State, empty_state
 from stagejit.bench.generation.trained import trained
 from stagejit.bench.generation.training import Schedule
-from stagejit.bench.programs import BenchError
+from stagejit.bench.programs import CommandError
 
 SIZES = {"small": SMALL, "gpt2": GPT2}
 MAX_ERROR = 1e-4  # of max|logits - those of jax.jit| / max|those of jax.jit|, where weights are f32
@@ -51,16 +51,16 @@ class Request:
             *(("opponent", name, measuring.OPPONENTS) for name in self.against),
         ):
             if name not in known:
-                raise BenchError(
+                raise CommandError(
                     f"{name!r} is no {what}", next_step=f"give one of {', '.join(known)}"
                 )
         if not self.prompt or not self.prompt.isascii():
-            raise BenchError("the prompt is empty, or not ASCII", next_step="give some letters")
+            raise CommandError("the prompt is empty, or not ASCII", next_step="give some letters")
 
 
 def run(request: Request, console: Console, progress: Console) -> bool:
     """Prints text and table. True where our logits are those of `jax.jit`, and nothing was left to
-    XLA. Raises BenchError, before all else, where PyTorch is asked for and is not there."""
+    XLA. Raises CommandError, before all else, where PyTorch is asked for and is not there."""
     if request.seconds and any(name.startswith("torch") for name in request.against):
         load_torch()
     config = SIZES[request.size]

@@ -15,15 +15,15 @@ import jax
 import numpy as np
 
 from stagejit.bench.generation.model import Config, Parameters
-from stagejit.bench.programs import BenchError
+from stagejit.bench.programs import CommandError
 
 
 def load_torch() -> Any:
-    """The module. Raises BenchError where it is not installed."""
+    """The module. Raises CommandError where it is not installed."""
     try:
         import torch
     except ImportError as missing:
-        raise BenchError(
+        raise CommandError(
             "PyTorch is not installed, and is not compared",
             next_step="pip install torch, or leave it out: --against jax",
         ) from missing

@@ -74,7 +74,7 @@ def measure(
     opponents: Sequence[str],
     seconds: float,
 ) -> list[Speed]:
-    """Of calls that generate `count` tokens each. Raises BenchError for PyTorch that is not
+    """Of calls that generate `count` tokens each. Raises CommandError for PyTorch that is not
     there."""
     ours = bound(config, params, count, weights)
     calls = {f"stagejit.bind, {weights}": _call(ours, config)}

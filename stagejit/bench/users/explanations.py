@@ -12,7 +12,7 @@ from typing import Any
 
 import stagejit
 from stagejit.bench import programs
-from stagejit.bench.programs import BenchError
+from stagejit.bench.programs import CommandError
 from stagejit.bench.users.user_functions import UserCall
 from stagejit.inspect.explain import Explanation
 
@@ -38,10 +38,10 @@ def explained(
 
 
 def require_one(calls: Sequence[UserCall], program: str, file: Path | None) -> None:
-    """Raises BenchError where several programs would be written to one file."""
+    """Raises CommandError where several programs would be written to one file."""
     if file is not None and len(calls) > 1:
         known = ", ".join(call.name for call in calls)
-        raise BenchError(
+        raise CommandError(
             f"{program!r} has {len(calls)} programs, and {str(file)!r} is one file",
             next_step=f"write {program}:NAME of {known}",
         )

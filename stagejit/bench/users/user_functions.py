@@ -27,7 +27,7 @@ from typing import Any
 
 from stagejit.base.numbers import a_type
 from stagejit.bench import programs
-from stagejit.bench.programs import BenchError
+from stagejit.bench.programs import CommandError
 from stagejit.options import suggested
 
 _EXAMPLE = 'for example --args "f32[32,64], params, scale=0.5", with names of the module'
@@ -62,7 +62,7 @@ class UserCall:
 def calls_of(program: str, args: str | None = None) -> list[UserCall]:
     """What a program's name stands for: one function, or all programs of a file.
 
-    Raises BenchError for what is not there, and for arguments that cannot be read; exceptions of
+    Raises CommandError for what is not there, and for arguments that cannot be read; exceptions of
     the user's own code pass through.
     """
     where, _, name = program.rpartition(":") if not Path(program).is_file() else (program, "", "")
@@ -75,21 +75,21 @@ def calls_of(program: str, args: str | None = None) -> list[UserCall]:
     else:
         module = _imported(where)
     if not name:
-        raise BenchError(f"{program!r} names no function", next_step=f"write {program}:FUNCTION")
+        raise CommandError(f"{program!r} names no function", next_step=f"write {program}:FUNCTION")
     function = _attribute(module, name)
     if not callable(function):
-        raise BenchError(f"{name!r} is {a_type(function)}", next_step="name a function")
+        raise CommandError(f"{name!r} is {a_type(function)}", next_step="name a function")
     positional, named = arguments_of(args or "", module)
     _check(name, function, positional, named)
     return [UserCall(name, function, positional, named)]
 
 
 def call_of(program: str, args: str | None = None) -> UserCall:
-    """The one function that a program's name stands for. Raises BenchError where there are more."""
+    """The one function that a program's name stands for. Raises CommandError for several."""
     calls = calls_of(program, args)
     if len(calls) > 1:
         known = ", ".join(call.name for call in calls)
-        raise BenchError(
+        raise CommandError(
             f"{program!r} has {len(calls)} programs", next_step=f"write {program}:NAME of {known}"
         )
     return calls[0]
@@ -115,7 +115,7 @@ def _imported(name: str) -> ModuleType:
     except ModuleNotFoundError as error:
         if error.name is None or not f"{name}.".startswith(f"{error.name}."):
             raise
-        raise BenchError(
+        raise CommandError(
             f"there is no module {error.name!r}",
             next_step="write package.module:function, or FILE.py:function",
         ) from None
@@ -131,7 +131,7 @@ def _attribute(module: ModuleType, name: str) -> Any:
                 for known, what in vars(module).items()
                 if not (known.startswith("_") or isinstance(what, ModuleType))
             ]
-            raise BenchError(
+            raise CommandError(
                 f"{_shown(module)} has no {name!r}",
                 next_step=suggested(name, defined),
             )
@@ -152,7 +152,7 @@ def _check(
     try:
         inspect.signature(function).bind(*args, **kwargs)
     except TypeError as error:
-        raise BenchError(
+        raise CommandError(
             f"the arguments do not fit {name}{_signature(function)}: {error}", next_step=_EXAMPLE
         ) from None
     except ValueError:  # a function without a signature
@@ -164,13 +164,13 @@ def _signature(function: Callable[..., Any]) -> str:
 
 
 def arguments_of(text: str, module: ModuleType) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments of a call, by place and by name. Raises BenchError."""
+    """The arguments of a call, by place and by name. Raises CommandError."""
     try:
         call = ast.parse(f"f({_SCALAR.sub('[()]', text)})", mode="eval").body
     except SyntaxError:
-        raise BenchError(f"{text!r} are no arguments", next_step=_EXAMPLE) from None
+        raise CommandError(f"{text!r} are no arguments", next_step=_EXAMPLE) from None
     if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
-        raise BenchError(f"{text!r} are no arguments", next_step=_EXAMPLE)
+        raise CommandError(f"{text!r} are no arguments", next_step=_EXAMPLE)
     positional: list[Any] = []
     for each in call.args:
         if isinstance(each, ast.Starred):
@@ -191,7 +191,7 @@ def _unpacked(node: ast.expr, module: ModuleType, stars: str) -> Any:
     found, kind = _value(node, module), Sequence if stars == "*" else Mapping
     if not isinstance(found, kind):
         wanted = "a tuple or a list" if stars == "*" else "a dictionary"
-        raise BenchError(
+        raise CommandError(
             f"{stars}{ast.unparse(node)} is {a_type(found)}", next_step=f"give {wanted}"
         )
     return found
@@ -218,7 +218,7 @@ def _value(node: ast.expr, module: ModuleType) -> Any:
             return _item(_value(of, module), _value(key, module), ast.unparse(node))
         case ast.Name() | ast.Attribute():
             return _attribute(module, ast.unparse(node))
-    raise BenchError(f"{ast.unparse(node)!r} is no argument", next_step=_EXAMPLE)
+    raise CommandError(f"{ast.unparse(node)!r} is no argument", next_step=_EXAMPLE)
 
 
 def _item(of: Any, key: Any, text: str) -> Any:
@@ -226,7 +226,7 @@ def _item(of: Any, key: Any, text: str) -> Any:
         return of[key]
     except (LookupError, TypeError) as error:
         what = f"{type(error).__name__}: {error}"
-        raise BenchError(
+        raise CommandError(
             f"there is no {text}: {what}", next_step="name one that is there"
         ) from None
 
@@ -238,7 +238,7 @@ def _stored(name: str) -> Any:
     try:
         return np.load(name, allow_pickle=False)
     except (OSError, ValueError) as error:
-        raise BenchError(
+        raise CommandError(
             f"cannot read {name!r}: {error}", next_step="give a file that numpy.save wrote"
         ) from None
 
@@ -251,12 +251,12 @@ def _array(name: str, sizes: ast.expr, text: str) -> Any:
     parts = sizes.elts if isinstance(sizes, ast.Tuple) else [sizes]
     shape = [part.value for part in parts if isinstance(part, ast.Constant)]
     if len(shape) < len(parts) or not all(type(size) is int and size >= 0 for size in shape):
-        raise BenchError(f"{text!r} has no shape", next_step="write sizes, as in f32[8,16]")
+        raise CommandError(f"{text!r} has no shape", next_step="write sizes, as in f32[8,16]")
     short = _TYPE.match(name)
     try:
         dtype = jnp.dtype(_LONG[short[1]] + short[2] if short else name)
     except TypeError:
-        raise BenchError(
+        raise CommandError(
             f"{name!r} is no type", next_step="for example f32, bf16, i32, u8, bool"
         ) from None
     made: Any = jax.ShapeDtypeStruct  # which publishes no types

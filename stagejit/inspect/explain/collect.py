@@ -198,6 +198,7 @@ def _packs(
     products = [at for at in places if at.step.region.definition.is_product]
     waiting: dict[tuple[str, Loc], list[str]] = {}
     packing: dict[str, set[int | None]] = {}
+    regions = {at.name: at.step.region for at in products}
     for at in products:
         key = at.step.dispatch.name, at.step.region.loc
         waiting.setdefault(key, []).append(at.name)
@@ -210,7 +211,19 @@ def _packs(
         seen[pack.dispatch, pack.loc, pack.operand] = number + 1
         name = names[min(number, len(names) - 1)]
         packs = pack.operand in packing.get(name, {pack.operand})
-        yield Packed(name, pack.operand, pack.layout, pack.nbytes, packs, pack.loc)
+        widens = _widened(regions[name], pack.operand) if packs and name in regions else ""
+        yield Packed(name, pack.operand, pack.layout, pack.nbytes, packs, widens, pack.loc)
+
+
+def _widened(region: Region, operand: int) -> str:
+    """The element type that an operand of the region's product has in memory, where that has fewer
+    bytes than the product is given."""
+    if region.anchor is None:
+        return ""
+    given = value = region.anchor.operands[operand]
+    while value.op.definition.is_view or value.op.definition.is_conversion:
+        value = value.op.operands[0]
+    return str(value.type.dtype) if value.type.dtype.itemsize < given.type.dtype.itemsize else ""
 
 
 def _threads(

@@ -28,7 +28,7 @@ class Explanation(Facts):
         """One block for each source line: the line, then its notes: after `>` the dispatches that
         it became, `!` what is left to XLA, `~` what each call packs, `|` why two dispatches of
         which one reads what the other one makes are two, `+` applied and `-` declined rewrites,
-        `=` what is written where. What has no line stands last.
+        `=` what is written where, or packed once. What has no line stands last.
 
         kernels: also after `*` what was chosen for each kernel, modelled times, and how long the
             steps of the compilation took: they depend on the machine.

@@ -87,13 +87,15 @@ class Left:
 class Packed:
     """An operand of a product that does not lie in tiles, see `Pack`. packs: whether its kernel
     puts it there in each call; else it reads it as it lies, which takes less time. Without kernels
-    it may."""
+    it may. widens: the element type in memory, where the blocks that are packed are made of fewer
+    bytes: so are weights of `bind(weights=)`, which no call puts in other memory as a whole."""
 
     dispatch: str
     operand: int
     layout: str
     nbytes: int
     packs: bool = True
+    widens: str = ""
     loc: Loc = UNKNOWN
 
 

@@ -19,6 +19,8 @@ from stagejit.rewrites.encodings.bodies import agree, is_known_before, read_in_b
 from stagejit.rewrites.encodings.propagate import encoding_of, is_set
 
 NAME = "elide-packs"
+# Said of a pack that stays, as it is none of a call's: a reader is told that as no refusal.
+PACKED_ONCE = "a constant: packed once, where the target has tiles for it"
 MOST_GROWTH = 1.2  # times the bytes of a weight
 
 
@@ -81,7 +83,7 @@ def _one_encoding(log: Log, value: Value, sets: Sequence[Op]) -> None:
     most = max(sets, key=lambda op: (_flops(log.graph, op.result), -op.id))
     for op in sets:
         if op is most:
-            log.decline(NAME, op, "a constant: packed once, where the target has tiles for it")
+            log.decline(NAME, op, PACKED_ONCE)
             continue
         same = encoding_of(op) == encoding_of(most)
         how = "wanted so twice" if same else f"read as {encoding_of(most)}, which more work wants"

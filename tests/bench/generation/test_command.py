@@ -10,7 +10,7 @@ from typer.testing import CliRunner, Result
 from stagejit.bench import cli
 from stagejit.bench.generation import command
 from stagejit.bench.generation.training import Schedule
-from stagejit.bench.programs import BenchError
+from stagejit.bench.programs import CommandError
 from tests.bench.generation.test_model import TINY
 
 
@@ -64,7 +64,7 @@ def test_random_weights_of_another_size() -> None:
 )
 def test_what_cannot_be_done_has_a_next_step(arguments: tuple[str, ...], what: str) -> None:
     result = run("--size", "gpt2", "--seconds", "0.01", *arguments)
-    assert isinstance(result.exception, BenchError)
+    assert isinstance(result.exception, CommandError)
     assert what in str(result.exception)
     assert "Next:" in str(result.exception)
 
@@ -72,7 +72,7 @@ def test_what_cannot_be_done_has_a_next_step(arguments: tuple[str, ...], what: s
 def test_without_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
     result = run("--size", "gpt2", "--against", "torch")
-    assert isinstance(result.exception, BenchError)
+    assert isinstance(result.exception, CommandError)
     assert "PyTorch is not installed" in str(result.exception)
     assert "pip install torch" in str(result.exception)
 
@@ -81,5 +81,5 @@ def test_without_pytorch_nothing_is_trained_first(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setitem(sys.modules, "torch", None)
     monkeypatch.setattr(command, "trained", lambda *given: pytest.fail("trained"))
     result = run("--against", "jax,torch.compile")
-    assert isinstance(result.exception, BenchError)
+    assert isinstance(result.exception, CommandError)
     assert "PyTorch is not installed" in str(result.exception)

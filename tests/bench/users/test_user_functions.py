@@ -10,7 +10,7 @@ import jax
 import numpy as np
 import pytest
 
-from stagejit.bench.programs import BenchError
+from stagejit.bench.programs import CommandError
 from stagejit.bench.users.user_functions import arguments_of, call_of, calls_of
 from stagejit.stages import Lowered
 
@@ -80,7 +80,7 @@ def test_programs_of_a_file_bring_their_arguments(file: Path) -> None:
     assert [call.name for call in calls_of(str(file))] == ["mine", "other"]
     assert call_of(f"{file}:mine").args[0].shape == (2, 8)
     assert call_of(f"{file}:loss", "f32[4,8], params").name == "loss"  # another function of it
-    with pytest.raises(BenchError, match="of mine, other"):
+    with pytest.raises(CommandError, match="of mine, other"):
         call_of(str(file))
 
 
@@ -128,7 +128,7 @@ def test_arguments(text: str, args: object) -> None:
 def test_other_arguments_are_refused(text: str, message: str) -> None:
     module = ModuleType("m")
     vars(module).update(params={"w": 1}, examples=(1, 2))
-    with pytest.raises(BenchError, match=re.escape(message)):
+    with pytest.raises(CommandError, match=re.escape(message)):
         arguments_of(text, module)
 
 
@@ -146,7 +146,7 @@ def test_other_arguments_are_refused(text: str, message: str) -> None:
     ],
 )
 def test_other_programs_are_refused(file: Path, program: str, args: str, message: str) -> None:
-    with pytest.raises(BenchError, match=message):
+    with pytest.raises(CommandError, match=message):
         call_of(program.replace("{file}", str(file)), args)
 
 

@@ -260,6 +260,32 @@ def test_packs_in_loops_are_told_at_their_product() -> None:
     assert "packs operand 1 in each call: 1 MiB" in str(explanation)
 
 
+def test_blocks_that_are_widened_are_no_packs_of_weights() -> None:
+    w = np.ones((512, 512), np.float32)
+    stored = stagejit.bind(lambda w, x: x @ w, w, weights="int8").explain(np.ones((64, 512)))
+    text = str(stored)
+    assert "1 pack in each call (1 of blocks that are widened in scratch)" in text
+    assert "~ @contract.0 widens blocks of operand 1 in scratch, in each call: i8 in mem" in text
+    assert "widens blocks of operand 1" in stored._repr_html_()
+    both = stagejit.jit(jnp.matmul).explain(w, w)
+    assert [pack.widens for pack in both.packs if pack.packs] in ([""], ["", ""])
+    assert "widen" not in str(both)
+
+
+def test_a_weight_that_is_packed_once_is_not_told_as_a_refusal() -> None:
+    w = np.ones((512, 512), np.float32)
+    bound = stagejit.bind(lambda w, x: x @ w, w).explain(np.ones((64, 512)))
+    (line,) = [line for line in str(bound).splitlines() if "packed once" in line]
+    assert line.startswith("  = elide-packs @ ")
+    (row,) = [
+        row
+        for row in rows_of(bound._repr_html_())
+        if "elide-packs" in row and "constant" in str(row)
+    ]
+    assert "packed once" in str(row)
+    assert "declined" not in str(row)
+
+
 def test_native_loops_are_opened() -> None:
     explanation = stagejit.jit(loops_in_a_loop).explain(X)
     inner = [each for each in explanation.dispatches if each.dispatch.count("/loop.") == 1]

@@ -137,6 +137,16 @@ def is_moot(note: Note) -> bool:
     return note.rewrite == propagate.NAME or (note.rewrite == elide.NAME and note.applied)
 
 
+def is_packed_once(note: Note) -> bool:
+    """Whether it says that a constant, such as a weight, is packed before any call: it is declined
+    to take that away."""
+    return (
+        isinstance(note, Decision)
+        and note.rewrite == elide.NAME
+        and note.reason == elide.PACKED_ONCE
+    )
+
+
 def _alike(blocks: Iterable[Block]) -> list[Block]:
     first: dict[object, list[Block]] = {}
     for block in blocks:

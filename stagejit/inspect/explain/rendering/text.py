@@ -75,7 +75,9 @@ def _work(facts: Facts, kernels: bool) -> Iterator[str]:
     if facts.carried_nbytes:
         yield f"{nbytes_text(facts.carried_nbytes)} of carries copied"
     if facts.packing:
-        yield f"{counted(facts.packing, 'pack')} in each call"
+        widened = sum(bool(each.widens and each.packs) for each in facts.packs)
+        more = f" ({widened} of blocks that are widened in scratch)" if widened else ""
+        yield f"{counted(facts.packing, 'pack')} in each call{more}"
     if facts.delegated:
         yield f"{counted(len(facts.delegated), 'equation')} left to XLA"
     if kernels and facts.seconds is not None:

@@ -23,7 +23,7 @@ from stagejit.inspect.explain.notes import (
     PartOf,
 )
 from stagejit.inspect.explain.rendering.compilations import headline_of, rows_of, steps_of
-from stagejit.inspect.explain.rendering.lines import Block, Item, blocks_of
+from stagejit.inspect.explain.rendering.lines import Block, Item, blocks_of, is_packed_once
 from stagejit.inspect.explain.rendering.text import scratch_of, summary_of, without_us
 from stagejit.inspect.explain.rendering.wording import (
     calls_of,
@@ -221,6 +221,8 @@ def _moot(each: Item) -> Markup:
 
 
 def _what(note: Note) -> str:
+    if is_packed_once(note):
+        return "packed once"
     if isinstance(note, Decision):
         return "applied" if note.applied else "declined"
     words = {Left: "left to XLA", Packed: "packed", Chosen: "chosen", PartOf: "part of"}
@@ -229,7 +231,7 @@ def _what(note: Note) -> str:
 
 
 def _color(note: Note) -> str:
-    if isinstance(note, Decision) and note.applied:
+    if is_packed_once(note) or (isinstance(note, Decision) and note.applied):
         return "sj-good"
     return "sj-warn" if isinstance(note, Decision | Left) else ""
 

@@ -20,7 +20,7 @@ from stagejit.inspect.explain.notes import (
     PartOf,
     Placement,
 )
-from stagejit.inspect.explain.rendering.lines import Item
+from stagejit.inspect.explain.rendering.lines import Item, is_packed_once
 
 _MOST_OPS = 8  # that stand one by one
 _MOST_CALLS = 4  # of a helper function
@@ -54,6 +54,9 @@ def carried_of(note: Launched) -> str:
 def packing_of(note: Packed) -> str:
     """What each call does about an operand that does not lie in tiles."""
     what = f"{nbytes_text(note.nbytes)} as {note.layout}"
+    if note.widens:
+        how = f"widens blocks of operand {note.operand} in scratch, in each call"
+        return f"{how}: {note.widens} in memory, {what}"
     if note.packs:
         return f"packs operand {note.operand} in each call: {what}"
     return f"reads operand {note.operand} as it lies: to pack {what} would take longer"
@@ -93,7 +96,7 @@ def ops_text(ops: Sequence[str]) -> str:
 
 def sign_of(note: Note) -> str:
     """`>` a dispatch, `!` left to XLA, `~` an operand out of tiles, `|` why two dispatches are two,
-    `+` applied, `-` declined, `=` placed, `*` chosen for a kernel."""
+    `+` applied, `-` declined, `=` placed, or packed once, `*` chosen for a kernel."""
     if isinstance(note, Launched | PartOf):
         return ">"
     if isinstance(note, Left):
@@ -102,7 +105,7 @@ def sign_of(note: Note) -> str:
         return "~"
     if isinstance(note, Between):
         return "|"
-    if isinstance(note, Placement):
+    if isinstance(note, Placement) or is_packed_once(note):
         return "="
     if isinstance(note, Chosen):
         return "*"
