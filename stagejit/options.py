@@ -32,6 +32,7 @@ SWITCHES: dict[str, str] = {
     "simplify-loops": "fewer carries and results; what does not change is computed before a loop",
     "simplify-branches": "fewer results and operands of branches",
     "update-branches": "a branch writes into the operand that its result is an update of",
+    "select-updates": "what is updated or kept is updated by what is chosen of few elements",
     "fold-views": "compose and cancel transposes, reshapes, broadcasts and slices",
     "fold-pads": "a pad joins another one, or the padding of a convolution or a window",
     "fold-constants": "evaluate ops whose operands are small constants",

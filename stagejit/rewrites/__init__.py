@@ -39,6 +39,7 @@ from stagejit.rewrites import (
     products,
     subexpressions,
     sums,
+    updates,
     zeros,
 )
 from stagejit.rewrites.attention import fuse as attention
@@ -89,6 +90,7 @@ SIMPLIFY = LocalStep(
         *constants.RULES,
         *indices.RULES,
         *joined.RULES,
+        *updates.RULES,
         *scales.RULES,
     ),
     subexpressions.SHARING,

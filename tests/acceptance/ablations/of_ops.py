@@ -14,6 +14,7 @@ import stagejit
 from stagejit.options import Options
 from tests.acceptance.ablations.ablation import Ablation, X, Y, softmax
 from tests.acceptance.ablations.measures import (
+    copies,
     delegated,
     dispatches,
     encoded,
@@ -103,6 +104,15 @@ OF_OPS = {
         written_by_branches,
         2 * 64 * 4,
         X.nbytes,
+        {"donate_argnums": 1},
+    ),
+    "select-updates": Ablation(
+        lambda p, x, y: jnp.where(p, x.at[2:4].set(y[:2]), x),
+        (np.bool_(True), X, Y),
+        lambda p, x, y: np.concatenate([x[:2], y[:2], x[4:]]),
+        copies,
+        0,
+        1,
         {"donate_argnums": 1},
     ),
     "fold-views": Ablation(

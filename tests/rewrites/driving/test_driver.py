@@ -186,9 +186,10 @@ def example(x: Any, i: Any) -> Any:
 # loops, branches and prefixes are in their own tests.
 ELSEWHERE = {"split-reduce", "split-scan", "spread-repeats", "border-buffers", "share-prefixes",
              "map-parts", "share-pads", "overlay-parts", "overlay-rows",
-             "simplify-loops", "simplify-branches", "update-branches", "fuse-insert",
-             "sum-to-contract", "contract-to-sum", "tile-and-fuse", "skip-zeros", "fuse-attention",
-             "scale-weights", "store-weights", "evaluate-weights", "join-indices"}  # fmt: skip
+             "simplify-loops", "simplify-branches", "update-branches", "select-updates",
+             "fuse-insert", "sum-to-contract", "contract-to-sum", "tile-and-fuse", "skip-zeros",
+             "fuse-attention", "scale-weights", "store-weights", "evaluate-weights",
+             "join-indices"}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", sorted(set(OURS) - ELSEWHERE))
