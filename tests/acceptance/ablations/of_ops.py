@@ -112,7 +112,7 @@ OF_OPS = {
         lambda p, x, y: np.concatenate([x[:2], y[:2], x[4:]]),
         copies,
         0,
-        1,
+        2,
         {"donate_argnums": 1},
     ),
     "fold-views": Ablation(
