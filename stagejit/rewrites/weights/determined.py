@@ -60,6 +60,21 @@ class Determined:
             value = self.outside[value]
         return value
 
+    def leaves_in_order(self, value: Value) -> list[Value]:
+        """The weights that a value is computed from, in the order in which its computation reads
+        them: the same in every program, whatever the order of its inputs is."""
+        found, seen, pending = dict[Value, None](), set[Value](), [value]
+        while pending:
+            at = self.source(pending.pop())
+            if at in seen:
+                continue
+            seen.add(at)
+            if at in self.leaves[at]:
+                found[at] = None
+            else:
+                pending += reversed(at.op.operands)
+        return list(found)
+
     def base_of(self, value: Value) -> Value:
         """What a value has all elements of, in another order, whichever bodies they are in."""
         return self.arranged(value)[0]

@@ -188,11 +188,8 @@ class _Choice:
 
     def _budgets(self, value: Value) -> list[Budget]:
         """Those of all that a value is made of: it counts in full against each."""
-        return list(dict.fromkeys(self.weights[at].budget for at in self._made_of(value)))
-
-    def _made_of(self, value: Value) -> list[Value]:
-        """The weights, in order."""
-        return sorted(self.leaves[value], key=self.place.__getitem__)
+        of = sorted(self.leaves[value], key=self.place.__getitem__)
+        return list(dict.fromkeys(self.weights[at].budget for at in of))
 
     def _decline(self, value: Value, reason: str) -> None:
         op = value.op
@@ -231,7 +228,7 @@ class _Choice:
         return Split(made, tuple(sources), measures, tuple(self.decisions), replaced)
 
     def _made(self, value: Value, views: Views = ()) -> Made:
-        of, graph = self._made_of(value), Graph("made")
+        of, graph = self.determined.leaves_in_order(value), Graph("made")
         known = {each: graph.add_input(f"w{at}", each.type) for at, each in enumerate(of)}
         inside = cloned_out(graph, value, known, self.determined)
         return made_as(graph, inside, views, tuple(self.weights[each] for each in of))

@@ -25,6 +25,27 @@ def layers(p: Any, x: Any) -> Any:
     return lax.scan(lambda y, w: (jnp.tanh(y @ w / 9), None), x, stacked)[0]
 
 
+def weight_norm(p: Any, x: Any) -> Any:
+    return x @ (p["w"] / jnp.sqrt((p["w"] ** 2).sum(0) + 0.01) * p["s"])
+
+
+def sums(p: Any, x: Any) -> Any:
+    return x @ (p["w"] + p["v"]) - x @ (p["w"] - p["v"])
+
+
+def in_branches(f: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """Under `vmap` there are no branches left, and what they read is read in another order."""
+    return lambda p, x: lax.cond(x[0, 0] > -1e9, lambda x: f(p, x), lambda x: f(p, x) * 2, x)
+
+
+def in_cases(f: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    def chosen(p: Any, x: Any) -> Any:
+        cases = [lambda x: f(p, x) * 3, lambda x: f(p, x), lambda x: f(p, x) * 2]
+        return lax.switch(jnp.int32(x[0, 0] > -1e9), cases, x)
+
+    return chosen
+
+
 # Products of them, and of what is computed of them, of which programs keep nothing else.
 NETWORKS: dict[str, Callable[[Any, Any], Any]] = {
     "products": lambda p, x: jnp.tanh(x @ p["w"] / 9 + p["s"]) @ p["v"],
@@ -37,6 +58,13 @@ NETWORKS: dict[str, Callable[[Any, Any], Any]] = {
     "part": lambda p, x: x @ p["w"][:, :64] + (x @ p["w"][:, 64:]) * p["s"][:64],
     "layers": layers,
     "loop": lambda p, x: lax.fori_loop(0, 3, lambda i, y: jnp.tanh(y @ p["w"] / 9 + p["s"]), x),
+    "weight norm": weight_norm,
+    "sums": sums,
+}
+NETWORKS |= {
+    f"{name}, {how}": wrapped(NETWORKS[name])
+    for how, wrapped in (("in branches", in_branches), ("in cases", in_cases))
+    for name in ("products", "scaled", "multiple", "part", "layers", "weight norm", "sums")
 }
 
 
