@@ -19,12 +19,14 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.interpreters import mlir
 
 from stagejit.api import Traceable, jit, require_known
 from stagejit.base.enabling import apart
 from stagejit.base.extension import line_of
 from stagejit.base.numbers import counted
-from stagejit.base.threads.locks import new_lock
+from stagejit.base.threads.importing import importing
+from stagejit.base.threads.locks import new_rlock
 from stagejit.base.threads.other_threads import on_another_thread
 from stagejit.errors import OptionsError
 from stagejit.inspect.weights import WeightTable, table_of
@@ -154,7 +156,7 @@ class Bound(Traceable):
                 leaf.moment = self._moment
             self._leaves.append(leaf)
         _mark_small(self._weights())
-        self._lock = new_lock()
+        self._lock = new_rlock()  # which knows who has it; nobody takes it twice
         self._given = fun, form, budget, options, jit_options
         functools.update_wrapper(self, fun, updated=())
         del self.__wrapped__  # which has one parameter more
@@ -200,7 +202,10 @@ class Bound(Traceable):
         between what reads them (`plan.delegated`). One that a signal interrupts has changed all of
         them, or is about to, or none. Raises OptionsError, and changes nothing, where the
         structure, a shape, a type or a number differs, and where a program cannot compute with
-        these weights: see `weights` of `bind`, and `scale-weights` in `stagejit/docs/numbers.md`.
+        these weights: see `weights` of `bind`, and `scale-weights` in `stagejit/docs/numbers.md`;
+        and where it is called inside of another one, by what interrupts that on its thread. Any
+        other exception, as a MemoryError while the new weights are made, changes nothing either. An
+        array that cannot be let go for want of memory is kept until the next update.
         """
         leaves, tree = jax.tree_util.tree_flatten_with_path(params)
         if tree != self._tree:
@@ -209,6 +214,7 @@ class Bound(Traceable):
                 loc=line_of(),
                 next_step="give parameters of the same structure, or bind anew",
             )
+        self._require_other_thread("update()")
         with self._lock:
             new: dict[Weight, Given] = {}
             for known, (path, leaf) in zip(self._leaves, leaves, strict=True):
@@ -235,9 +241,20 @@ class Bound(Traceable):
                 made = {table: table.reading(arrays) for table in tables_of(new)}
                 is_done = on_another_thread(functools.partial(_replace, new, made))
             for weight in new:
-                weight.let_go_unless_read()
+                with contextlib.suppress(MemoryError):  # it keeps its array until the next update
+                    weight.let_go_unless_read()
             for table in made:
                 table.free()
+
+    def _require_other_thread(self, what: str) -> None:
+        """OptionsError where this thread has the locks, and would wait for itself for ever."""
+        if self._lock._is_owned() or changing._is_owned():  # type: ignore[attr-defined]
+            raise OptionsError(
+                f"{what} of {self!r} was asked for in the middle of an update(), by a signal "
+                "handler, a finalizer or a callback on the thread that runs it",
+                loc=line_of(),
+                next_step="have that note what is to be done, and do it when update() has returned",
+            )
 
     def memory_analysis(self) -> dict[str, float]:
         """Bytes in memory for what has been compiled so far.
@@ -288,6 +305,7 @@ class Bound(Traceable):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """What it is made of, with the arrays of the moment; GoneError where nobody has one."""
+        self._require_other_thread("a copy")
         with self._lock:
             leaves = [leaf.array if isinstance(leaf, Weight) else leaf for leaf in self._leaves]
         fun, *others = self._given
@@ -332,6 +350,16 @@ def _words(words: Sequence[int]) -> Any:
 def _value(weight: Weight) -> Any:
     """The weight where a function is traced."""
     return weight_p.bind(weight=weight)
+
+
+def _lower_weight(ctx: Any, *, weight: Weight) -> Any:
+    """In a program that is not ours, maybe the first one: see Note [Import time] of `api`."""
+    with importing:
+        from stagejit.runtime.bound import lower_weight
+    return lower_weight(ctx, weight=weight)
+
+
+mlir.register_lowering(weight_p, _lower_weight)
 
 
 def _replace(new: Mapping[Weight, Given], made: Mapping[Any, Reading]) -> bool:

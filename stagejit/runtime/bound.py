@@ -25,7 +25,6 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.interpreters import mlir
 
 from stagejit.base.extension import Extension
 from stagejit.compat import constant_array, physical_aval, type_of
@@ -45,7 +44,7 @@ from stagejit.runtime.objects.engine import machine
 from stagejit.runtime.objects.object_cache import ObjectCache, digest
 from stagejit.schedule.schedule import Run, Schedule
 from stagejit.trace.contents import array_of, content_of
-from stagejit.trace.weights import Reading, Weight, changing, weight_p
+from stagejit.trace.weights import Reading, Weight, changing
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Compile = Callable[[Made], Evaluation | None]  # None for a weight as it is
@@ -202,14 +201,19 @@ class BoundWeights:
         shape, dtype = weight.aval.shape, weight.aval.dtype
         if type_of(weight.aval).dtype.numpy != dtype:
             return None
-        parts, seen = list[tuple[Made, Array]](), np.zeros(shape, bool)
+        parts, seen = list[tuple[Made, Array]](), None
         for number in self._first.get(weight, ()):
             source, memory = self._sources[number], self.table.arrays[number]
             if source is weight:
                 return functools.partial(array_of, memory)
             if not isinstance(source, Made) or source.weights != (weight,):
                 continue
-            if source.type.dtype.numpy != dtype or (part := source.within(seen)) is None:
+            if source.type.dtype.numpy != dtype or not source.is_view:
+                continue
+            if source.is_packed:  # all of it, which nobody has to count
+                return functools.partial(_put_together, shape, dtype, [(source, memory)])
+            seen = np.zeros(shape, bool) if seen is None else seen
+            if (part := source.within(seen)) is None:
                 continue
             parts.append((source, memory))
             part[...] = True
@@ -282,7 +286,7 @@ def copies_for_xla(
     return {buffers[at].name: program for at, program in zip(which, made, strict=True)}
 
 
-def _lower_weight(ctx: Any, *, weight: Weight) -> list[Any]:
+def lower_weight(ctx: Any, *, weight: Weight) -> list[Any]:
     """A weight in a program that is not ours: a copy, made by each call, of what it then is."""
     module = ctx.module_context
     if tuple(module.platforms) != ("cpu",) or module.lowering_parameters.for_export:
@@ -296,9 +300,6 @@ def _lower_weight(ctx: Any, *, weight: Weight) -> list[Any]:
     aval = jax.core.ShapedArray(type.shape, type.dtype.numpy)
     (value,) = program.emit(ctx.replace(avals_in=[], avals_out=[aval]), [])
     return [converted(ctx, (value, aval), physical_aval(ctx.avals_out[0]))]
-
-
-mlir.register_lowering(weight_p, _lower_weight)
 
 
 def _array(weight: Weight, new: Mapping[Weight, Any]) -> Any:

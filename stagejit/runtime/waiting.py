@@ -20,6 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from stagejit.base.enabling import apart, suspended
+from stagejit.base.threads.other_threads import on_another_thread
 from stagejit.runtime.lowering import inherited
 
 
@@ -39,11 +40,17 @@ def wait_for_calls() -> None:
 @functools.lru_cache(maxsize=1)
 def _loop(device: Any) -> tuple[Any, Any]:
     """A compiled loop and its operand: how often it turns, which XLA may not know, or it would not
-    leave a loop. Both are made ahead, so that a call of it is not traced, wherever we are called.
+    leave a loop. Both are made ahead, so that a call of it is not traced, wherever we are called,
+    and it is of no mesh. Not on the main thread, where an interrupt could leave that without one.
     device: of the client that is there now."""
 
     def turn(turns: Any) -> Any:
         return jax.lax.fori_loop(0, turns, lambda _, sum: sum + turns, jnp.int32(0))
 
     turns = jax.device_put(np.int32(1), device)
-    return suspended(lambda: jax.jit(turn).lower(turns).compile()), turns
+
+    def compiled() -> Any:
+        with apart(), jax.set_mesh(None):
+            return suspended(lambda: jax.jit(turn).lower(turns).compile())
+
+    return on_another_thread(compiled), turns

@@ -25,7 +25,7 @@ from jax.interpreters import ad, batching, mlir
 
 from stagejit.base.enabling import apart
 from stagejit.base.records import record
-from stagejit.base.threads.locks import new_lock
+from stagejit.base.threads.locks import new_rlock
 from stagejit.compat import constant_array, remembered_weakly, type_of, unfolded
 from stagejit.errors import GoneError
 from stagejit.graph.ir import Graph, Op, Value
@@ -57,8 +57,9 @@ class Forms:
 
 
 # Held while weights become others, and while tables join them or are given what programs read: who
-# evaluated something before looks, holding it, whether it was of what is there now.
-changing = new_lock()
+# evaluated something before looks, holding it, whether it was of what is there now. It knows who
+# has it, so that an update in a finalizer does not wait for its own thread.
+changing = new_rlock()
 
 
 @remembered_weakly

@@ -162,3 +162,42 @@ def test_on_two_devices() -> None:
         else:
             raise AssertionError("parts of an array were bound")
         """)
+
+
+# What comes first in a process, where nothing of the compiler is there yet.
+FIRST = {
+    "sharded": "y = bound(rows)",
+    "jit of sharded": "y = jax.jit(bound)(rows)",
+    "jit": "y = jax.jit(bound)(x)",
+    "vmap": "y = jax.vmap(bound)(x)",
+    "a mesh": "with jax.set_mesh(mesh): y = bound(x)",
+    "jit in a mesh": "with jax.set_mesh(mesh): y = jax.jit(bound)(x)",
+    "an update in a mesh": "bound(x)\nwith jax.set_mesh(mesh): bound.update(w)\ny = bound(x)",
+    "an update before all": "with jax.set_mesh(mesh): bound.update(w)\ny = bound(x)",
+    "on another thread": """
+from threading import Thread
+def run():
+    with jax.set_mesh(mesh): bound.update(w)
+one = Thread(target=run); one.start(); one.join()
+y = bound(x)""",
+    "export": """
+try: jax.export.export(jax.jit(bound))(x)
+except Exception as error: assert "the function with its parameters" in str(error), error
+else: raise AssertionError
+y = bound(x)""",
+}
+
+
+@pytest.mark.parametrize("first", FIRST)
+def test_the_first_use_in_a_process(first: str) -> None:
+    setup = """
+from jax.sharding import NamedSharding
+import threading
+failed = []
+threading.excepthook = failed.append
+mesh = jax.make_mesh((2,), ("i",))
+w = np.arange(96, dtype=np.float32).reshape(3, 32) / 50
+bound = stagejit.bind(lambda p, x: jnp.tanh(x @ p), w)
+rows = jax.device_put(x, NamedSharding(mesh, P("i")))
+"""
+    run_with_two_devices(setup + FIRST[first] + "\nclose(y, np.tanh(x @ w))\nassert not failed")

@@ -79,3 +79,39 @@ def test_who_copies_what_is_gone_is_told_so() -> None:
     said = "the weight params is needed as it was bound, and is gone: programs keep what is made"
     with pytest.raises(GoneError, match=said):
         copy.deepcopy(bound)
+
+
+def test_shapes_in_place_of_arrays_are_refused() -> None:
+    shapes = jax.eval_shape(lambda: layers())
+    with pytest.raises(OptionsError, match="it is the shape of one"):
+        stagejit.bind(lambda p, x: x @ p["w"], shapes)
+
+
+def test_a_list_in_place_of_an_array_is_told() -> None:
+    bound = stagejit.bind(lambda p, x: x @ p["w"], {"w": array(2, 2)})
+    with pytest.raises(OptionsError, match=r"params\['w'\] is bound as one leaf, and given as a"):
+        bound.update({"w": [[1.0, 2.0], [3.0, 4.0]]})
+
+
+def test_an_update_inside_of_one_is_refused() -> None:
+    """It would wait for its own thread: here what makes the weight updates."""
+    bound = stagejit.bind(lambda p, x: x @ p, array(8, 4))
+    told: list[OptionsError] = []
+
+    class Reentrant:
+        shape, dtype = (8, 4), np.dtype(np.float32)
+
+        def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
+            try:
+                bound.update(array(8, 4, seed=2))
+            except OptionsError as error:
+                told.append(error)
+            return array(8, 4, seed=1)
+
+    before = bound(X)
+    bound.update(Reentrant())
+    assert len(told) == 1
+    assert "in the middle of an update()" in str(told[0])
+    assert not np.array_equal(bound(X), before)
+    bound.update(array(8, 4))
+    np.testing.assert_array_equal(bound(X), before)

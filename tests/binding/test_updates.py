@@ -64,7 +64,7 @@ def test_two_functions_that_bind_one_array_are_updated_apart() -> None:
             r"params\['more'\] is given, and not bound",
         ),
         (lambda params: {"w": params["w"]}, r"params\['\w+'\] is bound, and not given"),
-        (lambda params: {**params, "w": [params["w"]]}, "is bound, and not given"),
+        (lambda params: {**params, "w": [params["w"]]}, "is bound as one leaf, and given as"),
         (lambda params: {**params, "w": jnp.ones(2)}, r"got float32\[2\] for params\['w'\]"),
     ],
 )
@@ -223,3 +223,40 @@ def test_an_update_with_what_is_no_array_changes_nothing(given: Any) -> None:
         bound.update({"w": given})
     assert caught.value.loc.file == __file__
     assert bound(jnp.ones(3)).tolist() == [0, 1, 2]
+
+
+def test_want_of_memory_after_the_change_leaves_the_new_weights_and_the_next_update(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fails(self: Any) -> None:
+        raise MemoryError
+
+    params, f = {"w": array(8, 4), "b": array(4)}, lambda p, x: x @ p["w"] + p["b"]
+    bound = stagejit.bind(f, params)
+    bound(X)
+    for factor in (2, 3):
+        other = jax.tree.map(lambda p, by=factor: by * p, params)
+        with monkeypatch.context() as patch:
+            patch.setattr("stagejit.trace.weights.Weight.let_go_unless_read", fails)
+            bound.update(other)
+        assert_close(bound(X), f(other, X))
+
+
+def test_what_reads_all_of_a_weight_in_fewer_bytes_needs_no_room_to_say_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Not a number for each element."""
+    bound = stagejit.bind(lambda p, x: x @ p, array(256, 128), weights="int8")
+    x = array(2, 256)
+    bound(x)
+
+    def refuse(shape: Any, *_: Any) -> Any:
+        raise MemoryError(shape)
+
+    other = 2 * array(256, 128)
+    (table,) = {t for weight in bound._weights() for t in weight.tables}
+    monkeypatch.setattr(np, "zeros", refuse)
+    assert table.restoring(bound._weights()[0]) is None
+    monkeypatch.undo()
+    bound.update(other)
+    np.testing.assert_allclose(bound(x), x @ other, rtol=2e-2, atol=2)

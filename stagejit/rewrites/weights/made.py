@@ -64,6 +64,12 @@ class Made:
         """Whether it is a weight as it is, but for where its elements lie."""
         return not len(self.graph)
 
+    @property
+    def is_view(self) -> bool:
+        """Whether nothing is computed: it may be some of the elements of a weight."""
+        kinds = [op.definition for op in self.graph.ops()]
+        return all(kind.is_input or kind.is_view for kind in kinds)
+
     def within(self, array: Any) -> Any:
         """Where the elements of a part are in an array of the weight: a view of that. None for
         what is not some of its elements, in some order."""

@@ -35,6 +35,9 @@ def difference(given: Any, bound: Any) -> str:
         for tree in (given, bound)
     ]
     missing = next((name for name in names[1] if name not in names[0]), None)
+    inside = next((name for name in names[0] if missing and name.startswith(f"{missing}[")), None)
+    if inside is not None:
+        return f"{missing} is bound as one leaf, and given as a list or another tree: {inside}"
     if missing is not None:
         return f"{missing} is bound, and not given"
     more = next((name for name in names[0] if name not in names[1]), None)
@@ -45,7 +48,8 @@ def difference(given: Any, bound: Any) -> str:
 
 
 def is_array(leaf: Any) -> bool:
-    return isinstance(leaf, jax.Array | np.ndarray | np.generic)
+    """Also one that only says its shape, which `given_of` refuses."""
+    return isinstance(leaf, jax.Array | np.ndarray | np.generic | jax.ShapeDtypeStruct)
 
 
 class Given(NamedTuple):
@@ -58,6 +62,12 @@ class Given(NamedTuple):
 
 def given_of(name: str, leaf: Any) -> Given:
     """Of a leaf that is an array."""
+    if isinstance(leaf, jax.ShapeDtypeStruct):
+        raise OptionsError(
+            f"{name} is no array: it is the shape of one, as jax.eval_shape gives",
+            loc=line_of(),
+            next_step="give arrays: init(key) instead of jax.eval_shape(init, key)",
+        )
     if isinstance(leaf, jax.core.Tracer):
         raise OptionsError(
             f"{name} is a traced value",
