@@ -43,7 +43,7 @@ class Content:
         given = None if self._given is None else self._given.array()
         if array is not None or given is None or not self._digest:
             return array
-        again = array_of(given.astype(self._dtype))
+        again = array_of(np.array(given, self._dtype))
         return self._shared(again) if _digest(again) == self._digest else None
 
     def is_of(self, array: Any) -> bool:
@@ -77,12 +77,14 @@ class _Given:
     """An array of NumPy's, as long as somebody has its memory. Who keeps what it is a view of may
     have forgotten the view."""
 
-    def __init__(self, array: NDArray[Any]) -> None:
-        owner = array.base if isinstance(array.base, np.ndarray) else array
-        is_in_order = owner.flags.forc and owner is not array and array.size > 0
-        self._owner = weakref.ref(owner if is_in_order else array)
-        self._start = array.ctypes.data - owner.ctypes.data if is_in_order else None
-        self._type = array.shape, array.dtype, array.strides
+    def __init__(self, array: Any) -> None:
+        """array: or what NumPy makes one of."""
+        owner = array.base if isinstance(array, np.ndarray) and array.size else None
+        self._owner, self._start, self._type = weakref.ref(array), None, ((), np.dtype(bool), ())
+        if isinstance(owner, np.ndarray) and owner.flags.forc:
+            self._owner = weakref.ref(owner)
+            self._start = array.ctypes.data - owner.ctypes.data
+            self._type = array.shape, array.dtype, array.strides
 
     @property
     def is_there(self) -> bool:

@@ -96,6 +96,22 @@ def test_whoever_keeps_the_memory_keeps_a_view(name: str, form: Any) -> None:
     np.testing.assert_allclose(bound(X, how="sum"), X + (w * w).sum(0), rtol=1e-5)
 
 
+class Tensor:
+    """Somebody else's, which NumPy can read."""
+
+    shape, dtype = (N, N), np.dtype(np.float32)
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
+        return np.full(self.shape, 2, self.dtype)
+
+
+def test_an_update_takes_what_numpy_can_read() -> None:
+    bound = bound_to({"w": array(N, N)}, None)
+    bound(X, how="product")
+    bound.update({"w": Tensor()})
+    np.testing.assert_allclose(bound(X, how="product"), X @ np.asarray(Tensor()), rtol=1e-5)
+
+
 @pytest.mark.parametrize("dtype", [np.int64, np.float64, np.float32])
 @pytest.mark.parametrize("bound_with", [False, True])
 def test_what_is_copied_again_has_the_type_of_before(dtype: Any, bound_with: bool) -> None:
