@@ -4,8 +4,9 @@ read a value."""
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from random import Random
+from types import CodeType
 from typing import Any
 
 import jax.numpy as jnp
@@ -117,13 +118,21 @@ def test_a_rule_is_asked_again_when_others_stop_reading() -> None:
     )
 
 
+def named(code: CodeType) -> Iterator[str]:
+    """What a function's text names, inside of generator expressions and lambdas, too."""
+    yield from code.co_names
+    for inner in code.co_consts:
+        if isinstance(inner, CodeType):
+            yield from named(inner)
+
+
 def calls(function: Callable[..., Any], seen: set[Any]) -> set[str]:
     """The names that a function of the package asks for, and those that it calls."""
     if function in seen:
         return set()
     seen.add(function)
-    names = set(function.__code__.co_names)
-    for name in function.__code__.co_names:
+    names = set(named(function.__code__))
+    for name in set(names):
         callee = function.__globals__.get(name)
         if inspect.isfunction(callee) and callee.__module__.startswith("stagejit.rewrites"):
             names |= calls(callee, seen)
