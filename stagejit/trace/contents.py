@@ -80,7 +80,8 @@ class _Given:
     def __init__(self, array: Any) -> None:
         """array: or what NumPy makes one of."""
         owner = array.base if isinstance(array, np.ndarray) and array.size else None
-        self._owner, self._start, self._type = weakref.ref(array), None, ((), np.dtype(bool), ())
+        self._array = self._owner = weakref.ref(array)
+        self._start, self._type = None, ((), np.dtype(bool), ())
         if isinstance(owner, np.ndarray) and owner.flags.forc:
             self._owner = weakref.ref(owner)
             self._start = array.ctypes.data - owner.ctypes.data
@@ -98,7 +99,7 @@ class _Given:
         return np.ndarray(shape, dtype, memory.view(np.uint8).data, self._start, strides)
 
     def is_of(self, array: NDArray[Any]) -> bool:
-        return self._owner() is array and self._start is None
+        return self._array() is array
 
 
 _contents: weakref.WeakValueDictionary[int, Content] = weakref.WeakValueDictionary()
