@@ -38,7 +38,7 @@ def select_into_update(graph: Graph, op: Op) -> Outcome:
         kept = branches[1 - at]
         if updated is kept or not (chain := _updates(updated, kept)):
             continue
-        if _has_other_readers(graph, chain):
+        if any(len(graph.uses(update.result)) > 1 for update in chain):
             return declined("what it updates is read by others, too")
         if sum(_written(update).type.size for update in chain) >= kept.type.size:
             return declined("the updates are as large as what they update")
@@ -63,11 +63,6 @@ def _updates(updated: Value, kept: Value) -> list[Op]:
         found.append(op)
         updated = op.operands[1 if known.is_insert else 0]
     return found[::-1]
-
-
-def _has_other_readers(graph: Graph, chain: Sequence[Op]) -> bool:
-    uses = graph.uses
-    return any(len(uses(update.result)) > 1 for update in chain)
 
 
 def _written(update: Op) -> Value:
@@ -133,7 +128,7 @@ def _is_one_window(update: Op) -> bool:
     )
 
 
-def _inserted(graph: Graph, update: Op, into: Value, predicate: Value, at: int) -> Value | Declined:
+def _inserted(graph: Graph, update: Op, into: Value, predicate: Value, at: int) -> Value:
     """A scatter of one window as an insert: see Note [Dropped updates]."""
     _, indices, updates = update.operands
     dims, shape = ScatterDims.of(update.attrs), into.shape

@@ -169,17 +169,22 @@ def test_dont_move_windows_to_where_no_number_is() -> None:
     assert reasons(RULE, text) == ["places are numbers of 64 bits without a sign"]
 
 
+def added(x: str, u: str, k: str, attributes: str) -> str:
+    """A select of what a scatter adds to, or not; the shapes of its operands."""
+    return f"""
+    graph @f(%p: bool[], %x: f32{x}, %u: f32{u}, %k: i32{k}) {{
+      %0: f32{x} = scatter add %x, %k, %u {attributes}
+      %1: bool{x} = fill %p
+      %2: f32{x} = map select %1, %0, %x
+      return %2
+    }}"""
+
+
 def test_dont_clamp_along_axes_of_several_lengths() -> None:
     attributes = SCATTER.format(mode="clip", window="()")
     attributes = attributes.replace("inserted_axes=(0)", "inserted_axes=(0, 1)")
     attributes = attributes.replace("start_axes=(0)", "start_axes=(0, 1)")
-    text = f"""
-    graph @f(%p: bool[], %x: f32[8,4], %u: f32[3], %k: i32[3,2]) {{
-      %0: f32[8,4] = scatter add %x, %k, %u {attributes}
-      %1: bool[8,4] = fill %p
-      %2: f32[8,4] = map select %1, %0, %x
-      return %2
-    }}"""
+    text = added("[8,4]", "[3]", "[3,2]", attributes)
     assert unchanged(RULE, text)
     assert reasons(RULE, text) == ["places are clamped differently along each axis"]
 
@@ -188,13 +193,7 @@ def test_dont_move_windows_that_have_no_place() -> None:
     attributes = SCATTER.format(mode="fill", window="(1)")
     attributes = attributes.replace("inserted_axes=(0)", "inserted_axes=()")
     attributes = attributes.replace("start_axes=(0)", "start_axes=()")
-    text = f"""
-    graph @f(%p: bool[], %x: f32[8], %u: f32[3,2], %k: i32[3,0]) {{
-      %0: f32[8] = scatter add %x, %k, %u {attributes}
-      %1: bool[8] = fill %p
-      %2: f32[8] = map select %1, %0, %x
-      return %2
-    }}"""
+    text = added("[8]", "[3,2]", "[3,0]", attributes)
     assert unchanged(RULE, text)
     assert reasons(RULE, text) == ["it is scattered along no axis"]
 
